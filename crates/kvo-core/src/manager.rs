@@ -1,0 +1,59 @@
+//! The manager's side of the seam between an engine and kvo.
+
+use crate::{
+    ChunkCounts, CompleteError, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent, OffloadKey,
+    OffloadPolicy, RequestContext, RequestError, StoreError, StoreOutcome, TransferResult,
+};
+
+/// Says where chunks are, reserves room for them and keeps their recency. The engine's scheduler calls it.
+///
+/// One thread owns a manager; no call blocks, waits or does I/O. A request goes through it in this order:
+/// [`new_request`](Self::new_request) once; per step any number of lookups, loads and stores, then
+/// [`on_schedule_end`](Self::on_schedule_end); [`on_request_finished`](Self::on_request_finished) once. Jobs complete
+/// when their copies have ended, in any order, before or after the finish. An `Err` means that nothing changed.
+///
+/// It has more methods than a test double wants: doubles are written for the seams below it, the tiers and devices.
+pub trait OffloadManager: Send {
+    /// Announces a request, and says whether all its chunks are wanted or only newly stored ones.
+    fn new_request(&mut self, req: &mut RequestContext) -> Result<OffloadPolicy, RequestError>;
+
+    /// Looks for a chunk. Changes no recency.
+    fn lookup(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult;
+
+    /// Pins every key, which must all be ready, or none. Records them as accessed by the request.
+    fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError>;
+
+    /// Unpins the chunks of a load, whether its copies succeeded or not.
+    fn complete_load(&mut self, token: JobToken) -> Result<(), CompleteError>;
+
+    /// Offers keys, head to tail: reserves a slot for each that is absent and admitted, evicting as needed, all or
+    /// nothing. Records the request's accesses, also when it is refused.
+    fn prepare_store(
+        &mut self,
+        req: &mut RequestContext,
+        keys: &[OffloadKey],
+    ) -> Result<StoreOutcome, StoreError>;
+
+    /// Makes the chunks of a store ready, or frees their slots if the copies failed.
+    fn complete_store(&mut self, token: JobToken, result: TransferResult) -> Result<(), CompleteError>;
+
+    /// Marks resident keys, listed head to tail, as recently used, apart from any request.
+    fn touch(&mut self, keys: &[OffloadKey]);
+
+    /// Commits the request's accesses as one.
+    fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError>;
+
+    /// Ends a scheduler step.
+    fn on_schedule_end(&mut self);
+
+    /// Moves the events since the last call to the end of `events`.
+    fn take_events(&mut self, events: &mut Vec<OffloadEvent>);
+
+    /// Where the primary tier's slots are.
+    fn counts(&self) -> ChunkCounts;
+
+    /// Drops every chunk of the primary tier and starts a new generation: tokens and accesses of the old one are
+    /// void. The engine sees to it that no copy of its own is still running on a slot when the slot is handed out
+    /// anew.
+    fn reset_cache(&mut self);
+}

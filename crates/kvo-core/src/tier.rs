@@ -1,0 +1,134 @@
+//! Tiers below the primary.
+
+use crate::{
+    JobId, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RequestContext, RequestId, SlotId,
+    TierLookup,
+};
+
+/// A place below the primary tier that keeps chunks: an SSD store, a remote one, or yours.
+///
+/// The tiering manager calls every method from the one thread that owns it, on the scheduler's path: no method may
+/// block, wait, or do I/O. A tier that needs to work does so on threads of its own and reports by
+/// [`poll`](Self::poll). Calls come in this order: [`on_new_request`](Self::on_new_request) before anything else of a
+/// request; lookups and jobs of it in any number; [`on_request_finished`](Self::on_request_finished) exactly once,
+/// after the last write that the request can cause was submitted (its jobs may still be running then).
+///
+/// A job's slots stay reserved (read) or pinned (write) until the tier reports the job, exactly once, whatever
+/// happens; so each submitted job must be reported, also when it failed.
+pub trait SecondaryTier: Send {
+    /// A name that no other tier of the manager has; it is used in events, stats and spans.
+    fn name(&self) -> &str;
+
+    /// What the tier keeps its chunks on.
+    fn medium(&self) -> Medium;
+
+    /// How far away it is.
+    fn locality(&self) -> Locality {
+        Locality::Local
+    }
+
+    /// A request begins; says which of its chunks the tier wants.
+    fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
+        let _ = req;
+        OffloadPolicy::ChunkLevel
+    }
+
+    /// Whether the tier has a chunk. Changes no recency.
+    fn lookup(&mut self, req: RequestId, key: &OffloadKey) -> TierLookup;
+
+    /// Starts a job. The tier may hand it back, and then must not touch its slots.
+    fn submit(&mut self, job: TierJob) -> Result<(), JobRejected>;
+
+    /// Moves the jobs that ended since the last call to the end of `done`.
+    fn poll(&mut self, done: &mut Vec<TierCompletion>);
+
+    /// The request will cause no further writes. The tier commits its recency and forgets the request.
+    fn on_request_finished(&mut self, req: RequestId) {
+        let _ = req;
+    }
+
+    /// A scheduler step ends: the moment to start what lookups of the step have asked for.
+    fn on_schedule_end(&mut self) {}
+
+    /// Moves the events since the last call to the end of `events`.
+    fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
+        let _ = events;
+    }
+}
+
+/// Which way a tier job goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TierDirection {
+    /// Primary to tier: a cascade.
+    Write,
+    /// Tier to primary: a promotion.
+    Read,
+}
+
+/// One chunk of a tier job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierChunk {
+    /// The chunk.
+    pub key: OffloadKey,
+    /// Its slot in the primary.
+    pub slot: SlotId,
+    /// Its position in the request, if the scheduler gave one.
+    pub end_token: Option<u32>,
+}
+
+/// A transfer between the primary and a tier, for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierJob {
+    /// The job's number, unique in the manager.
+    pub id: JobId,
+    /// The request it is for.
+    pub req: RequestId,
+    /// Which way.
+    pub direction: TierDirection,
+    /// The chunks, head to tail; never empty.
+    pub chunks: Vec<TierChunk>,
+}
+
+/// How a tier job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierCompletion {
+    /// The job.
+    pub job: JobId,
+    /// The keys whose bytes did not arrive; empty for a job that succeeded whole.
+    pub failed: Vec<OffloadKey>,
+}
+
+impl TierCompletion {
+    /// Every chunk of `job` arrived.
+    pub fn done(job: JobId) -> Self {
+        Self { job, failed: Vec::new() }
+    }
+}
+
+/// A tier did not take a job.
+#[derive(Debug, thiserror::Error)]
+#[error("job {} was not taken: {reason}", job.id)]
+pub struct JobRejected {
+    /// The job, handed back.
+    pub job: TierJob,
+    /// Why.
+    pub reason: RejectReason,
+}
+
+/// Why a tier did not take a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The tier's queue is full.
+    #[error("the queue is full")]
+    Busy,
+    /// The tier takes no writes at present.
+    #[error("the tier is read-only")]
+    ReadOnly,
+    /// The tier is shut down or broken.
+    #[error("the tier is not available")]
+    Unavailable,
+    /// A chunk of the job does not fit the tier's slots or the host memory.
+    #[error("the job does not fit the tier")]
+    Invalid,
+}
