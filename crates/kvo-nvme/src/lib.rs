@@ -1,1 +1,89 @@
-//! kvo-nvme.
+//! A bounded, checksummed store of chunks on a local SSD: a secondary tier of kvo, or on its own.
+//!
+//! One file of fixed slots, all of whose blocks are allocated when the store is opened: the quota is hard, and the
+//! disk cannot become full later. Which chunk is in which slot is kept in memory, so a lookup answers in the same
+//! step. Reads and writes go straight between the file and the slots of the host memory, on a few threads.
+//!
+//! ```text
+//!   scheduler's thread                                         I/O threads
+//!
+//!   submit ──▶ NvmeStore ── slots, pins, eviction ──▶ queue ──▶ HostMemory ◀──bytes──▶ kvo-nvme.data
+//!   lookup ──▶   index of full keys                                 │                  ┌────┬────┬────┐
+//!   poll   ◀──   completions ◀── one result a chunk ◀───────────────┘                  │ 0  │ 1  │ .. │
+//!                                                                                      └────┴────┴────┘
+//! ```
+//!
+//! - Every byte is checked. The XXH3-64 of each chunk is kept in memory, seeded with the full key and the number of
+//!   the write, and compared at every read: flipped bits, torn writes and the intact bytes of an earlier tenant of
+//!   the slot all fail.
+//! - A failure is one of single keys. A read error or a wrong checksum is a miss for exactly that chunk; the rest of
+//!   the job arrives.
+//! - Nothing blocks, nothing panics: a full queue hands the job back, every job that was taken is reported once, and
+//!   a panic in the host memory fails the chunk that it happened to.
+//!
+//! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room.
+//! It writes through the page cache, and it has no policy of its own: [`NvmeOptions::policy`] names one of
+//! [`kvo_policies`].
+//!
+//! # Example
+//!
+//! ```
+//! use kvo_core::{BlockHash, GroupIdx, OffloadKey};
+//! use kvo_nvme::{NvmeOptions, NvmeStore};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! // Room for two chunks of 64 KiB. As a tier, open it over the host memory instead.
+//! let mut store = NvmeStore::open_without_memory(NvmeOptions::new(dir.path(), 2, 64 << 10))?;
+//!
+//! let key = |n| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0));
+//! let mut bytes = vec![0; 64 << 10];
+//! store.write_chunk(key(1), &vec![1; 64 << 10])?;
+//! store.write_chunk(key(2), &vec![2; 64 << 10])?;
+//! assert!(store.read_chunk(&key(1), &mut bytes)?, "a hit");
+//! assert_eq!(bytes, vec![1; 64 << 10]);
+//!
+//! // The third chunk takes the place of the one that was used least recently.
+//! store.write_chunk(key(3), &vec![3; 64 << 10])?;
+//! assert!(!store.read_chunk(&key(2), &mut bytes)?, "a miss is no error");
+//! assert_eq!(store.counts().evictable, 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! None.
+//!
+//! # Sources
+//!
+//! - XXH3: Y. Collet, the xxHash specification, by way of the `twox-hash` crate.
+//! - Fixed slots with self-validating content instead of a journal: as in slot-based flash caches; the seeding with
+//!   key and generation is kvo's own.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod options;
+mod stats;
+mod store;
+
+mod catalog;
+mod recency;
+mod slots;
+
+mod checksum;
+mod engine;
+mod file;
+mod room;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::{
+    error::{ChunkError, OpenError},
+    options::NvmeOptions,
+    room::FILE_NAME,
+    stats::{SlotCounts, StoreStats},
+    store::NvmeStore,
+};

@@ -1,0 +1,139 @@
+//! `kvo-bench policies`: eviction policies on a trace, without bytes.
+
+use std::{
+    io::{Write, stdout},
+    time::Instant,
+};
+
+use anyhow::bail;
+use clap::Args;
+use comfy_table::{Cell, Table};
+use kvo_bench::{
+    Capacity, Interrupt, PolicyResult, Report, Trace, golden::Golden, new_table, number_cell, progress_bar,
+    run_cells,
+};
+use kvo_policies::PolicyKind;
+use serde::Serialize;
+
+use crate::{
+    Outcome,
+    args::{TraceArgs, TraceSummary},
+};
+
+/// Counts hits, inserts and evictions of eviction policies on a trace.
+///
+/// One request after the other: its hits are its leading blocks that are resident; then it stores its blocks and
+/// finishes, as one access. The policies and the CPU tier are the shipping ones; no bytes move.
+#[derive(Debug, Args)]
+pub(crate) struct PoliciesArgs {
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// Policies to run: lru, arc, arc:ghost-hits=t2
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "lru,arc")]
+    policy: Vec<PolicyKind>,
+    /// Capacities: chunks, or percentages of the trace's different blocks
+    #[arg(long, value_name = "N|P%,...", value_delimiter = ',', default_value = "1%,5%,10%,20%,50%")]
+    capacity: Vec<Capacity>,
+    /// Compare with the published figures and fail if one differs, or if there are none
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    trace: TraceSummary,
+    cells: &'a [PolicyResult],
+}
+
+pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let mut out = stdout();
+    let trace = args.trace.load()?;
+    let cells = cells(args, &trace)?;
+    let summary = TraceSummary::of(&trace);
+    writeln!(out, "{summary}")?;
+
+    let started = Instant::now();
+    let progress = progress_bar(trace.requests.len() as u64 * cells.len() as u64, "requests");
+    let results = run_cells(&trace, &cells, interrupt, &progress);
+    progress.finish_and_clear();
+    let results = results?;
+    let is_complete = |result: &PolicyResult| result.requests == trace.requests.len();
+    let complete = results.iter().all(is_complete);
+
+    writeln!(out, "{}", table(&results))?;
+    writeln!(out, "{} cells in {:.1} s", results.len(), started.elapsed().as_secs_f64())?;
+    let results_file =
+        Report::new(Results { trace: summary, cells: &results }, complete).write("policies")?;
+    writeln!(out, "as JSON: {}", results_file.display())?;
+    if !complete {
+        let whole = results.iter().filter(|result| is_complete(result)).count();
+        writeln!(out, "stopped: {whole} of {} cells cover the whole trace", results.len())?;
+        return Ok(Outcome::Interrupted);
+    }
+    if args.check { check(&trace, &cells, &results) } else { Ok(Outcome::Passed) }
+}
+
+/// Every policy at every capacity.
+fn cells(args: &PoliciesArgs, trace: &Trace) -> anyhow::Result<Vec<(PolicyKind, u32)>> {
+    let mut cells = Vec::new();
+    for capacity in &args.capacity {
+        let chunks = capacity.chunks(trace.num_unique)?;
+        cells.extend(args.policy.iter().map(|&policy| (policy, chunks)));
+    }
+    Ok(cells)
+}
+
+fn table(results: &[PolicyResult]) -> Table {
+    let mut table = new_table([
+        "capacity",
+        "policy",
+        "accesses",
+        "hits",
+        "hit %",
+        "inserts",
+        "evictions",
+        "eviction order",
+    ]);
+    for result in results {
+        table.add_row([
+            number_cell(result.capacity),
+            Cell::new(&result.policy),
+            number_cell(result.accesses),
+            number_cell(result.hits),
+            number_cell(format!("{:.2}", 100.0 * result.hit_ratio())),
+            number_cell(result.inserts),
+            number_cell(result.evictions),
+            Cell::new(result.eviction_order.to_string()),
+        ]);
+    }
+    table
+}
+
+/// Holds the results against what is published.
+fn check(trace: &Trace, cells: &[(PolicyKind, u32)], results: &[PolicyResult]) -> anyhow::Result<Outcome> {
+    let fingerprint = trace.fingerprint();
+    let mut out = stdout();
+    let (mut agree, mut differ) = (0, 0);
+    for (&(policy, capacity), result) in cells.iter().zip(results) {
+        let Some(golden) = Golden::of(fingerprint, policy, capacity) else { continue };
+        if golden.agrees(result) {
+            agree += 1;
+        } else {
+            differ += 1;
+            writeln!(out, "DIFFERS: {policy} at {capacity}: published are {}", published(&golden))?;
+        }
+    }
+    if agree + differ == 0 {
+        bail!("--check: nothing is published for these policies and capacities on {}", trace.name);
+    }
+    writeln!(out, "published figures: {agree} cells agree, {differ} differ")?;
+    Ok(if differ == 0 { Outcome::Passed } else { Outcome::Failed })
+}
+
+fn published(golden: &Golden) -> String {
+    let evictions = golden
+        .evictions
+        .map(|(evictions, order)| format!(" and {evictions} evictions in the order {order:016x}"))
+        .unwrap_or_default();
+    format!("{} hits{evictions}", golden.hits)
+}

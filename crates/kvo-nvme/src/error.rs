@@ -1,0 +1,132 @@
+//! Why a store could not be opened, and why a chunk could not be moved by a direct call.
+
+use std::{io, path::PathBuf};
+
+/// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a file
+/// that was there keeps at most the length that it had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A number that must be at least one is zero.
+    #[error("{field} must be at least 1")]
+    Zero {
+        /// The field of [`NvmeOptions`](crate::NvmeOptions).
+        field: &'static str,
+    },
+    /// A number is larger than the store can use.
+    #[error("{field} is {value}, the most is {max}")]
+    TooLarge {
+        /// The field of [`NvmeOptions`](crate::NvmeOptions).
+        field: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The most there can be.
+        max: u64,
+    },
+    /// Chunks and the slots of the host memory differ in size.
+    #[error("chunk_bytes is {chunk_bytes}, but a slot of the host memory has {slot_bytes} bytes")]
+    ChunkBytes {
+        /// What was asked for.
+        chunk_bytes: u64,
+        /// Bytes of a slot of the host memory.
+        slot_bytes: u64,
+    },
+    /// The file would be longer than a file can be.
+    #[error("{capacity_chunks} chunks of {chunk_bytes} bytes do not fit a file: its length must fit 63 bits")]
+    Overflow {
+        /// Chunks that were asked for.
+        capacity_chunks: u32,
+        /// Bytes of each.
+        chunk_bytes: u64,
+    },
+    /// The directory is not there. The store makes none, so that an unmounted disk is noticed.
+    #[error("the directory {path:?} does not exist")]
+    DirectoryMissing {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Something that is no directory is in its place.
+    #[error("{path:?} is not a directory")]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The directory or the file may not be written.
+    #[error("{path:?} is not writable")]
+    NotWritable {
+        /// The directory, or the file in it.
+        path: PathBuf,
+        /// What the system said: no permission, or a read-only file system.
+        source: io::Error,
+    },
+    /// Something that is no regular file has the name of the store's file.
+    #[error("{path:?} is not a regular file")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another store, in this process or another one, has the file open.
+    #[error("{path:?} is in use by another store")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system has too little room for the file.
+    #[error(
+        "{path:?} needs {needed_bytes} bytes, of which it has {allocated_bytes}; {available_bytes} bytes are \
+         available"
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the file needs.
+        needed_bytes: u64,
+        /// Bytes that an earlier file of the same name holds already.
+        allocated_bytes: u64,
+        /// Bytes that the file system had available beyond those.
+        available_bytes: u64,
+    },
+    /// The system refused something else.
+    #[error("cannot {operation} {path:?}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An I/O thread could not be started.
+    #[error("cannot start I/O thread {index} of {num_threads}")]
+    Thread {
+        /// The thread that failed, counted from 0.
+        index: usize,
+        /// Threads that were asked for.
+        num_threads: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A direct call could not move a chunk. A chunk that is not there is no error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChunkError {
+    /// The caller's bytes are not one chunk.
+    #[error("{given} bytes were given, a chunk has {chunk_bytes}")]
+    Length {
+        /// Bytes that were given.
+        given: usize,
+        /// Bytes of a chunk.
+        chunk_bytes: usize,
+    },
+    /// A job is writing the same chunk, and how it will end is not known yet.
+    #[error("the chunk is being written by a job")]
+    Pending,
+    /// Every slot is pinned, being written or quarantined.
+    #[error("no slot is free and none can be evicted")]
+    NoRoom,
+    /// The write failed; the chunk is not in the store.
+    #[error("the chunk could not be written")]
+    Write(#[source] io::Error),
+}

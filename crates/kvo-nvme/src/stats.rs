@@ -1,0 +1,69 @@
+//! Counts that a store reports.
+
+use kvo_core::EdgeStats;
+
+/// Where the slots of a store are. All but the first always add up to the capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotCounts {
+    /// Slots there are.
+    pub capacity: u32,
+    /// Slots that hold nothing.
+    pub free: u32,
+    /// Slots that are being written.
+    pub writing: u32,
+    /// Chunks that are readable and that nothing reads.
+    pub evictable: u32,
+    /// Chunks that are readable and being read.
+    pub pinned: u32,
+    /// Slots whose chunk was dropped after a failed read, while other reads of it still run.
+    pub retiring: u32,
+    /// Slots that failed and are used no more.
+    pub quarantined: u32,
+}
+
+impl SlotCounts {
+    /// Whether the parts add up to the whole.
+    pub fn add_up(&self) -> bool {
+        let parts = [self.free, self.writing, self.evictable, self.pinned, self.retiring, self.quarantined];
+        parts.iter().map(|&part| u64::from(part)).sum::<u64>() == u64::from(self.capacity)
+    }
+}
+
+/// What a store has done since it was opened, and where its slots are now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Where the slots are.
+    pub counts: SlotCounts,
+    /// Write jobs, and the chunks and bytes that they wrote. A chunk that was there already is not counted.
+    pub write: EdgeStats,
+    /// Read jobs, and the chunks and bytes that they read.
+    pub read: EdgeStats,
+    /// Jobs that were taken and not yet reported.
+    pub jobs_inflight: usize,
+    /// Chunks that are with a thread or wait for one.
+    pub chunks_inflight: usize,
+    /// Jobs that were handed back.
+    pub jobs_rejected: u64,
+    /// Lookups that found a readable chunk.
+    pub lookup_hits: u64,
+    /// Lookups that did not.
+    pub lookup_misses: u64,
+    /// Chunks of read jobs that were not there (any more) when the job was submitted.
+    pub read_misses: u64,
+    /// Chunks of write jobs that were there already, or on their way by another write, and cost no I/O.
+    pub chunks_present: u64,
+    /// Chunks of write jobs for which there was no room.
+    pub chunks_refused: u64,
+    /// Chunks that were evicted to make room.
+    pub chunks_evicted: u64,
+    /// Chunks that were dropped because a read of them failed.
+    pub chunks_dropped: u64,
+    /// Reads whose bytes had another checksum than those that were written.
+    pub checksum_failures: u64,
+    /// Reads that failed otherwise, the end of a truncated file among them.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Transfers that never reached the disk because the host memory, or the thread, failed.
+    pub memory_errors: u64,
+}

@@ -1,0 +1,95 @@
+//! The store on its own: one chunk at a time, on the caller's thread.
+
+use std::io;
+
+use hashbrown::HashSet;
+use kvo_core::OffloadKey;
+use kvo_policies::{AccessKind, KeyAccess, RequestRecency};
+
+use super::NvmeStore;
+use crate::{ChunkError, catalog::Residence, engine::Fault};
+
+impl NvmeStore {
+    /// Writes one chunk and waits for it. A chunk that is there already is kept as it is.
+    ///
+    /// Each call counts as one access. Not for the scheduler's path.
+    ///
+    /// # Errors
+    /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key;
+    /// [`ChunkError::NoRoom`] if nothing can be evicted; then nothing has changed. After [`ChunkError::Write`] the
+    /// chunk is not in the store, and another may have been evicted for it.
+    pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
+        self.check_length(bytes.len())?;
+        self.absorb();
+        let mut recency = RequestRecency::default();
+        let access = |kind| [KeyAccess { key, end_token: None, kind }];
+        match self.catalog.residence(&key) {
+            Residence::Writing(_) => return Err(ChunkError::Pending),
+            Residence::Valid { .. } => {
+                self.stats.chunks_present += 1;
+                self.commit(&mut recency, access(AccessKind::Reused));
+                return Ok(());
+            }
+            Residence::Absent => {}
+        }
+        self.catalog.policy_mut().on_store_miss(&[key]);
+        self.catalog.make_room(1, &HashSet::new(), 0);
+        let Some((slot, tenant)) = self.catalog.begin_write(&mut recency, key, None) else {
+            self.stats.chunks_refused += 1;
+            return Err(ChunkError::NoRoom);
+        };
+        let result = self.worker.write(slot, &tenant, bytes);
+        self.end_write(slot, &result);
+        result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
+        self.stats.write.chunks += 1;
+        self.stats.write.bytes += bytes.len() as u64;
+        self.commit(&mut recency, access(AccessKind::Inserted));
+        Ok(())
+    }
+
+    /// Reads one chunk into `bytes` and waits for it; `false` is a miss.
+    ///
+    /// A read that fails, or whose checksum is wrong, is a miss too; the chunk is dropped then, and `bytes` is of no
+    /// use. Each hit counts as one access. Not for the scheduler's path.
+    ///
+    /// # Errors
+    /// [`ChunkError::Length`] unless `bytes` has room for one chunk exactly.
+    pub fn read_chunk(&mut self, key: &OffloadKey, bytes: &mut [u8]) -> Result<bool, ChunkError> {
+        self.check_length(bytes.len())?;
+        self.absorb();
+        let Some(pinned) = self.catalog.begin_read(key) else {
+            self.stats.read_misses += 1;
+            return Ok(false);
+        };
+        let result = self.worker.read(pinned.slot, &pinned.tenant, pinned.checksum, bytes);
+        self.end_read(pinned.slot, &result);
+        if let Err(fault) = result {
+            tracing::warn!(tier = &*self.name, ?key, %fault, "read failed");
+            return Ok(false);
+        }
+        self.stats.read.chunks += 1;
+        self.stats.read.bytes += bytes.len() as u64;
+        let access = KeyAccess { key: *key, end_token: None, kind: AccessKind::Reused };
+        self.commit(&mut RequestRecency::default(), [access]);
+        Ok(true)
+    }
+
+    fn check_length(&self, given: usize) -> Result<(), ChunkError> {
+        let chunk_bytes = self.chunk_bytes();
+        if given == chunk_bytes { Ok(()) } else { Err(ChunkError::Length { given, chunk_bytes }) }
+    }
+
+    /// One access that begins and ends here.
+    fn commit(&mut self, recency: &mut RequestRecency, access: [KeyAccess; 1]) {
+        let policy = self.catalog.policy_mut();
+        policy.on_request_access(recency, &access);
+        policy.on_request_finished(&access);
+    }
+}
+
+fn into_io(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Io(error) => error,
+        other => io::Error::other(other),
+    }
+}

@@ -1,0 +1,500 @@
+//! The tiering manager.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use hashbrown::{HashMap, HashSet};
+use kvo_core::{
+    ChunkCounts, Clock, CompleteError, JobId, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent,
+    OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SecondaryTier,
+    StoreError, StoreJob, StoreOutcome, TierDirection, TierLookup, TransferResult,
+};
+use kvo_cpu::{CpuManager, TierHold};
+use kvo_policies::CachePolicy;
+
+use crate::{
+    TieringConfigError, TieringOptions, TieringStats,
+    request::Request,
+    tiers::{EndedJob, Tiers},
+};
+
+/// A primary tier with secondary tiers below it: stores cascade down, lookups bring chunks up.
+///
+/// It has no thread, no clock of its own and does no I/O: it submits jobs to its tiers and polls their results, at
+/// the first lookup of a step, before every offer, at the end of a step if nothing was polled in it, and at a reset.
+pub struct TieringManager<P> {
+    primary: CpuManager<P>,
+    tiers: Tiers,
+    options: TieringOptions,
+    clock: Box<dyn Clock>,
+    requests: HashMap<RequestId, Request>,
+    next_arrival: u64,
+    /// Requests that have parked chunks, by arrival.
+    parking: BTreeMap<u64, RequestId>,
+    /// Store jobs open at the primary.
+    stores: HashMap<JobId, OpenStore>,
+    /// Promotions that lookups of this step have asked for, in order.
+    queued: Vec<QueuedPromotion>,
+    polled_in_step: bool,
+    promotions_held: bool,
+    promotions_without_room: u64,
+}
+
+/// What a store job at the primary will cascade.
+#[derive(Debug)]
+struct OpenStore {
+    req: RequestId,
+    chunks: Vec<(OffloadKey, Option<u32>)>,
+}
+
+#[derive(Debug)]
+struct QueuedPromotion {
+    tier: usize,
+    req: RequestId,
+    hold: TierHold,
+    end_token: Option<u32>,
+}
+
+/// What a reset found, beside the primary's chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResetReport {
+    /// Promotions that were queued and are dropped.
+    pub promotions_dropped: usize,
+    /// Tier jobs that are still running. Their slots stay parked until the tiers report them.
+    pub jobs_running: usize,
+    /// Slots parked for them: so many fewer are free until then.
+    pub slots_parked: u32,
+}
+
+impl<P: CachePolicy> TieringManager<P> {
+    /// Puts `tiers` below `primary`, to be asked in this order.
+    ///
+    /// # Errors
+    /// [`TieringConfigError`] names the option or the two tiers that cannot be.
+    pub fn new(
+        primary: CpuManager<P>,
+        tiers: Vec<Box<dyn SecondaryTier>>,
+        options: TieringOptions,
+        clock: Box<dyn Clock>,
+    ) -> Result<Self, TieringConfigError> {
+        options.check()?;
+        let mut names: HashSet<String> = HashSet::new();
+        names.insert(primary.name().to_owned());
+        if let Some(twice) = tiers.iter().find(|tier| !names.insert(tier.name().to_owned())) {
+            return Err(TieringConfigError::DuplicateTier { name: twice.name().to_owned() });
+        }
+        Ok(Self {
+            primary,
+            tiers: Tiers::new(tiers, options.chunk_bytes),
+            options,
+            clock,
+            requests: HashMap::new(),
+            next_arrival: 0,
+            parking: BTreeMap::new(),
+            stores: HashMap::new(),
+            queued: Vec::new(),
+            polled_in_step: false,
+            promotions_held: false,
+            promotions_without_room: 0,
+        })
+    }
+
+    /// The primary tier, to look at.
+    pub fn primary(&self) -> &CpuManager<P> {
+        &self.primary
+    }
+
+    /// A snapshot of the counters.
+    pub fn stats(&self) -> TieringStats {
+        TieringStats {
+            primary: self.primary.stats(),
+            tiers: self.tiers.stats(),
+            promotions_without_room: self.promotions_without_room,
+            open_requests: self.requests.len(),
+        }
+    }
+
+    /// Whether a later step has something to collect: an engine without requests to run keeps stepping while this
+    /// holds.
+    pub fn has_pending_work(&self) -> bool {
+        !self.tiers.open.is_empty() || !self.queued.is_empty() || !self.parking.is_empty()
+    }
+
+    /// Drops every chunk of the primary tier, as [`OffloadManager::reset_cache`], and says what was under way.
+    ///
+    /// Queued promotions are dropped, requests that only waited for their last cascades are finalised, the secondary
+    /// tiers keep their chunks. The slots of tier jobs that are still running are parked, not waited for: they come
+    /// back when their tier reports the job. No promotion begins before
+    /// [`on_reset_flushed`](Self::on_reset_flushed).
+    pub fn reset(&mut self) -> ResetReport {
+        self.poll();
+        let promotions_dropped = self.queued.len();
+        self.queued.clear();
+        self.stores.clear();
+        self.parking.clear();
+        self.primary.reset_cache_with_holds(self.tiers.holds());
+        self.promotions_held = true;
+        let mut settled = BTreeMap::new();
+        for (id, request) in &mut self.requests {
+            request.open_stores = 0;
+            request.parked.clear();
+            if request.is_settled() {
+                settled.insert(request.arrival, *id);
+            }
+        }
+        for id in settled.into_values() {
+            self.finalise_if_settled(id);
+        }
+        ResetReport {
+            promotions_dropped,
+            jobs_running: self.tiers.open.len(),
+            slots_parked: self.primary.stats().parked_slots,
+        }
+    }
+
+    /// The engine's workers have ended every copy that was in flight at the reset: promotions may begin again.
+    pub fn on_reset_flushed(&mut self) {
+        self.promotions_held = false;
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Collects what the tiers report: cascades unpin, promotions become ready or free their slots.
+    fn poll(&mut self) {
+        self.polled_in_step = true;
+        let now = self.now();
+        for EndedJob { job, failed, all_failed } in self.tiers.poll(now) {
+            let (mut arrived, mut lost) = (Vec::new(), Vec::new());
+            for hold in job.holds {
+                let key = hold.key();
+                let stale = !self.primary.is_current(&hold);
+                let result = if all_failed || failed.contains(&key) {
+                    TransferResult::Failed
+                } else {
+                    TransferResult::Done
+                };
+                self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
+                if job.direction == TierDirection::Read && !stale {
+                    if result == TransferResult::Done { &mut arrived } else { &mut lost }.push(key);
+                }
+            }
+            self.primary.record_promotions(&arrived, &lost);
+            if !arrived.is_empty() && let Some(request) = self.requests.get_mut(&job.req) {
+                request.failed.extend(lost);
+            }
+        }
+    }
+
+    /// Asks the secondary tiers for a key that the primary does not have.
+    fn lookup_below(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
+        let known = self.requests.get(&req.id());
+        if self.promotions_held || known.is_none_or(|request| request.failed.contains(key)) {
+            return LookupResult::Miss;
+        }
+        let mut retry = false;
+        for index in 0..self.tiers.all.len() {
+            let tier = &mut self.tiers.all[index];
+            if !req.tier_filter().allows(tier.tier.medium(), tier.tier.locality()) {
+                continue;
+            }
+            tier.stats.queries += 1;
+            match tier.tier.lookup(req.id(), key) {
+                TierLookup::Miss => {}
+                TierLookup::Retry => {
+                    tier.stats.retries += 1;
+                    retry = true;
+                }
+                TierLookup::Hit => {
+                    tier.stats.hits += 1;
+                    return self.queue_promotion(index, req, key);
+                }
+            }
+        }
+        if retry { LookupResult::Retry } else { LookupResult::Miss }
+    }
+
+    fn queue_promotion(&mut self, tier: usize, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
+        let Some(hold) = self.primary.hold_for_promotion(req, key) else {
+            self.promotions_without_room += 1;
+            return LookupResult::Miss;
+        };
+        let end_token = req.positions().end_token(key);
+        self.queued.push(QueuedPromotion { tier, req: req.id(), hold, end_token });
+        LookupResult::HitPending
+    }
+
+    /// Submits the promotions of the step: one job per tier and request, each in the order first queued.
+    fn submit_promotions(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        let mut jobs: Vec<(usize, Vec<(RequestId, Vec<(TierHold, Option<u32>)>)>)> = Vec::new();
+        for QueuedPromotion { tier, req, hold, end_token } in queued {
+            let requests = entry(&mut jobs, tier);
+            entry(requests, req).push((hold, end_token));
+        }
+        let now = self.now();
+        for (tier, requests) in jobs {
+            for (req, holds) in requests {
+                if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Read, holds, now) {
+                    self.fail_promotions(req, holds);
+                }
+            }
+        }
+    }
+
+    /// Frees the slots of promotions that no tier will serve.
+    fn fail_promotions(&mut self, req: RequestId, holds: Vec<TierHold>) {
+        let mut lost = Vec::with_capacity(holds.len());
+        for hold in holds {
+            lost.push(hold.key());
+            self.primary
+                .release(hold, TransferResult::Failed)
+                .expect("the holds of promotions are the primary's own");
+        }
+        self.primary.record_promotions(&[], &lost);
+        if let Some(request) = self.requests.get_mut(&req) {
+            request.failed.extend(lost);
+        }
+    }
+
+    /// Gives the chunks, where ready, to every tier that `wants` selects.
+    fn cascade(
+        &mut self,
+        req: RequestId,
+        chunks: &[(OffloadKey, Option<u32>)],
+        wants: impl Fn(usize) -> bool,
+    ) {
+        let now = self.now();
+        for tier in (0..self.tiers.all.len()).filter(|tier| wants(*tier)) {
+            if self.tiers.all[tier].inflight_writes >= self.options.inflight_cascades_max {
+                self.tiers.all[tier].stats.cascades_throttled += 1;
+                continue;
+            }
+            let mut holds = Vec::with_capacity(chunks.len());
+            for (key, end_token) in chunks {
+                holds.extend(self.primary.hold_for_cascade(key).map(|hold| (hold, *end_token)));
+            }
+            if holds.is_empty() {
+                continue;
+            }
+            if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Write, holds, now) {
+                for hold in holds {
+                    self.primary
+                        .release(hold, TransferResult::Failed)
+                        .expect("the holds of cascades are the primary's own");
+                }
+            }
+        }
+    }
+
+    /// For tiers that want all chunks of the request: gives them those of the offer that were ready before it, and
+    /// parks those that were pending.
+    fn cascade_residents(&mut self, req: &RequestContext, residents: Residents) {
+        let Some(request) = self.requests.get_mut(&req.id()) else { return };
+        if !residents.pending.is_empty() {
+            self.parking.insert(request.arrival, req.id());
+            request.parked.extend(residents.pending);
+        }
+        let wants_all = request.wants_all.clone();
+        self.cascade(req.id(), &residents.ready, |tier| wants_all[tier]);
+    }
+
+    /// The keys of an offer that the primary has before the offer, if any tier wants all chunks of the request.
+    fn residents(&self, req: &RequestContext, keys: &[OffloadKey]) -> Residents {
+        let mut residents = Residents::default();
+        if self.requests.get(&req.id()).is_some_and(|request| request.wants_all.contains(&true)) {
+            for key in keys {
+                let chunk = (*key, req.positions().end_token(key));
+                match self.primary.peek(key) {
+                    LookupResult::Hit => residents.ready.push(chunk),
+                    LookupResult::HitPending => residents.pending.push(chunk),
+                    LookupResult::Miss | LookupResult::Retry => {}
+                }
+            }
+        }
+        residents
+    }
+
+    /// Cascades the parked chunks that have become ready, forgets those that failed.
+    fn resolve_parked(&mut self) {
+        for (arrival, id) in std::mem::take(&mut self.parking) {
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let (mut ready, mut still_pending) = (Vec::new(), Vec::new());
+            for chunk in std::mem::take(&mut request.parked) {
+                match self.primary.peek(&chunk.0) {
+                    LookupResult::Hit => ready.push(chunk),
+                    LookupResult::HitPending => still_pending.push(chunk),
+                    LookupResult::Miss | LookupResult::Retry => {}
+                }
+            }
+            if !still_pending.is_empty() {
+                self.parking.insert(arrival, id);
+            }
+            request.parked = still_pending;
+            let wants_all = request.wants_all.clone();
+            self.cascade(id, &ready, |tier| wants_all[tier]);
+            self.finalise_if_settled(id);
+        }
+    }
+
+    /// Tells the tiers that the request will cause no further writes, once that is so, and forgets it.
+    fn finalise_if_settled(&mut self, id: RequestId) {
+        if self.requests.get(&id).is_some_and(Request::is_settled) {
+            self.requests.remove(&id);
+            for tier in &mut self.tiers.all {
+                tier.tier.on_request_finished(id);
+            }
+        }
+    }
+
+    fn check_known(&self, req: &RequestContext) -> Result<(), RequestError> {
+        self.primary.check_running(req)?;
+        match self.requests.get(&req.id()) {
+            Some(_) => Ok(()),
+            None => Err(RequestError::Unknown { req: req.id() }),
+        }
+    }
+
+    fn remember_store(&mut self, req: &RequestContext, job: &StoreJob) {
+        let chunks = job.keys.iter().map(|key| (*key, req.positions().end_token(key))).collect();
+        self.stores.insert(job.token.id(), OpenStore { req: req.id(), chunks });
+        if let Some(request) = self.requests.get_mut(&req.id()) {
+            request.open_stores += 1;
+        }
+    }
+}
+
+/// Keys of an offer that were in the primary before it, with their positions.
+#[derive(Debug, Default)]
+struct Residents {
+    ready: Vec<(OffloadKey, Option<u32>)>,
+    pending: Vec<(OffloadKey, Option<u32>)>,
+}
+
+impl<P: CachePolicy> OffloadManager for TieringManager<P> {
+    fn new_request(&mut self, req: &mut RequestContext) -> Result<OffloadPolicy, RequestError> {
+        if self.requests.contains_key(&req.id()) {
+            return Err(RequestError::Known { req: req.id() });
+        }
+        self.primary.new_request(req)?;
+        let policies = self.tiers.all.iter_mut().map(|tier| tier.tier.on_new_request(req));
+        let wants_all: Vec<bool> = policies.map(|policy| policy == OffloadPolicy::RequestLevel).collect();
+        let policy =
+            if wants_all.contains(&true) { OffloadPolicy::RequestLevel } else { OffloadPolicy::ChunkLevel };
+        self.requests.insert(req.id(), Request { arrival: self.next_arrival, wants_all, ..Request::default() });
+        self.next_arrival += 1;
+        Ok(policy)
+    }
+
+    fn lookup(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
+        if !self.polled_in_step {
+            self.poll();
+        }
+        match self.primary.lookup(req, key) {
+            LookupResult::Miss => self.lookup_below(req, key),
+            found => found,
+        }
+    }
+
+    fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
+        self.check_known(req)?;
+        self.primary.prepare_load(req, keys)
+    }
+
+    fn complete_load(&mut self, token: JobToken) -> Result<(), CompleteError> {
+        self.primary.complete_load(token)
+    }
+
+    fn prepare_store(
+        &mut self,
+        req: &mut RequestContext,
+        keys: &[OffloadKey],
+    ) -> Result<StoreOutcome, StoreError> {
+        self.check_known(req)?;
+        self.poll();
+        let residents = self.residents(req, keys);
+        let outcome = self.primary.prepare_store(req, keys)?;
+        match &outcome {
+            StoreOutcome::Refused(_) => return Ok(outcome),
+            StoreOutcome::NothingToStore => {}
+            StoreOutcome::Prepared(job) => self.remember_store(req, job),
+        }
+        self.cascade_residents(req, residents);
+        Ok(outcome)
+    }
+
+    fn complete_store(&mut self, token: JobToken, result: TransferResult) -> Result<(), CompleteError> {
+        let id = token.id();
+        self.primary.complete_store(token, result)?;
+        let store = self.stores.remove(&id).expect("each store job of the primary is remembered here");
+        if result == TransferResult::Done {
+            self.cascade(store.req, &store.chunks, |_| true);
+        }
+        if let Some(request) = self.requests.get_mut(&store.req) {
+            request.open_stores -= 1;
+        }
+        self.finalise_if_settled(store.req);
+        Ok(())
+    }
+
+    fn touch(&mut self, keys: &[OffloadKey]) {
+        self.primary.touch(keys);
+    }
+
+    fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
+        self.check_known(req)?;
+        self.primary.on_request_finished(req)?;
+        if let Some(request) = self.requests.get_mut(&req.id()) {
+            request.finished = true;
+        }
+        self.finalise_if_settled(req.id());
+        Ok(())
+    }
+
+    fn on_schedule_end(&mut self) {
+        if !self.polled_in_step {
+            self.poll();
+        }
+        self.submit_promotions();
+        self.resolve_parked();
+        for tier in &mut self.tiers.all {
+            tier.tier.on_schedule_end();
+        }
+        self.polled_in_step = false;
+    }
+
+    fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
+        self.primary.take_events(events);
+        for tier in &mut self.tiers.all {
+            tier.tier.take_events(events);
+        }
+    }
+
+    fn counts(&self) -> ChunkCounts {
+        self.primary.counts()
+    }
+
+    fn reset_cache(&mut self) {
+        self.reset();
+    }
+}
+
+impl<P: fmt::Debug> fmt::Debug for TieringManager<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TieringManager")
+            .field("primary", &self.primary)
+            .field("tiers", &self.tiers.stats())
+            .field("num_requests", &self.requests.len())
+            .field("promotions_held", &self.promotions_held)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The value of `key` in a short list kept in order of first use.
+fn entry<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let index = list.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
+        list.push((key, V::default()));
+        list.len() - 1
+    });
+    &mut list[index].1
+}

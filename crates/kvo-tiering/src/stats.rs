@@ -1,0 +1,74 @@
+//! What a tiering manager is built with, and what it reports.
+
+use kvo_core::EdgeStats;
+use kvo_cpu::CpuStats;
+
+use crate::TieringConfigError;
+
+/// Options of a [`TieringManager`](crate::TieringManager), checked by its constructor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TieringOptions {
+    /// Bytes of a chunk, to count what is moved.
+    pub chunk_bytes: u64,
+    /// Cascade jobs that may be in flight to one tier; while there are as many, further cascades to that tier are
+    /// left out. At least 1.
+    pub inflight_cascades_max: u32,
+}
+
+impl TieringOptions {
+    /// Options for chunks of `chunk_bytes` bytes: at most 256 cascades in flight to a tier.
+    pub fn new(chunk_bytes: u64) -> Self {
+        Self { chunk_bytes, inflight_cascades_max: 256 }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), TieringConfigError> {
+        for (field, zero) in [
+            ("chunk_bytes", self.chunk_bytes == 0),
+            ("inflight_cascades_max", self.inflight_cascades_max == 0),
+        ] {
+            if zero {
+                return Err(TieringConfigError::Zero { field });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot of a tiering manager.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TieringStats {
+    /// The primary tier.
+    pub primary: CpuStats,
+    /// The secondary tiers, in their order.
+    pub tiers: Vec<TierStats>,
+    /// Keys that a secondary tier had and that found no room in the primary.
+    pub promotions_without_room: u64,
+    /// Requests that are running, or finished with transfers of theirs still to come.
+    pub open_requests: usize,
+}
+
+/// What one secondary tier was asked for and given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// The tier's name.
+    pub name: String,
+    /// Lookups that reached the tier.
+    pub queries: u64,
+    /// Lookups it answered with a hit.
+    pub hits: u64,
+    /// Lookups it answered with a retry.
+    pub retries: u64,
+    /// Jobs that it has and has not reported.
+    pub active_jobs: u64,
+    /// Primary to tier.
+    pub written: EdgeStats,
+    /// Tier to primary.
+    pub read: EdgeStats,
+    /// Cascades left out because as many as allowed were in flight.
+    pub cascades_throttled: u64,
+    /// Jobs that the tier did not take.
+    pub jobs_rejected: u64,
+    /// Reports that named a job which the tier does not have, or a key which the job does not have. The first kind
+    /// changes nothing; after the second the whole job counts as failed.
+    pub invalid_reports: u64,
+}
