@@ -12,12 +12,12 @@ use clap::{Parser, Subcommand};
 use kvo_bench::{INTERRUPTED_STATUS, Interrupt};
 
 /// Measurements of kvo. Each command prints a table and leaves the same figures in target/bench/COMMAND.json, or in
-/// the directory that the environment variable KVO_BENCH_OUT names.
+/// the directory that the environment variable `KVO_BENCH_OUT` names.
 ///
 /// Exit status: 0 if all is well, 1 if a check failed, 2 if the command could not be run as asked, 130 if it was
 /// stopped by Ctrl-C, after printing what it had.
 #[derive(Debug, Parser)]
-#[command(name = "kvo-bench", version, max_term_width = 110)]
+#[command(name = "kvo-bench", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

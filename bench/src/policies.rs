@@ -87,6 +87,7 @@ fn table(results: &[PolicyResult]) -> Table {
     let mut table = new_table([
         "capacity",
         "policy",
+        "requests",
         "accesses",
         "hits",
         "hit %",
@@ -94,10 +95,12 @@ fn table(results: &[PolicyResult]) -> Table {
         "evictions",
         "eviction order",
     ]);
-    for result in results {
+    // A stopped run has cells that never began.
+    for result in results.iter().filter(|result| result.requests > 0) {
         table.add_row([
             number_cell(result.capacity),
             Cell::new(&result.policy),
+            number_cell(result.requests),
             number_cell(result.accesses),
             number_cell(result.hits),
             number_cell(format!("{:.2}", 100.0 * result.hit_ratio())),

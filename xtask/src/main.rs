@@ -1,1 +1,34 @@
-fn main() {}
+//! The tasks of the workspace: `cargo xtask` lists them.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod conformance;
+mod flags;
+mod process;
+mod tidy;
+
+use std::process::ExitCode;
+
+use flags::Task;
+
+fn main() -> ExitCode {
+    let task = match Task::parse(std::env::args_os().skip(1)) {
+        Ok(task) => task,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(flags::MISUSE_STATUS);
+        }
+    };
+    match task {
+        Task::Help => {
+            print!("{}", flags::HELP);
+            ExitCode::SUCCESS
+        }
+        Task::Bench(arguments) => bench::run(arguments),
+        Task::Ci => ci::run(),
+        Task::Conformance(dir) => conformance::run(&dir),
+        Task::Tidy => tidy::run(),
+    }
+}

@@ -1,20 +1,27 @@
 //! Slots held for transfers between the primary and other tiers.
 
-use kvo_core::{OffloadKey, OwnerId, SlotId};
+use kvo_core::{EventKind, OffloadKey, OwnerId, RequestContext, SlotId, TransferResult};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess};
+
+use crate::{
+    CpuManager,
+    accesses::{Met, RequestAccesses},
+    slots::Pin,
+};
 
 /// One slot held for a tier's transfer: a pin on a ready chunk that a tier reads (a cascade), or a reserved slot that
-/// a tier writes (a promotion). No access of any request.
+/// a tier writes (a promotion).
 ///
-/// It cannot be copied, and [`CpuManager::release`](crate::CpuManager::release) takes it by value. Its slot is not
-/// used for anything else until then, even across a reset.
+/// It cannot be copied, and [`CpuManager::release`] takes it by value. Its slot is not used for anything else until
+/// then, even across a reset.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a hold that is never released keeps its slot for ever"]
 pub struct TierHold {
-    pub(crate) owner: OwnerId,
-    pub(crate) generation: u64,
-    pub(crate) key: OffloadKey,
-    pub(crate) slot: SlotId,
-    pub(crate) kind: HoldKind,
+    owner: OwnerId,
+    generation: u64,
+    key: OffloadKey,
+    slot: SlotId,
+    kind: HoldKind,
 }
 
 /// What a hold is for.
@@ -50,8 +57,87 @@ pub enum Released {
     Ready,
     /// Its promotion failed; the slot is free.
     Freed,
-    /// The manager was reset since; the parked slot is free again.
-    Unparked,
-    /// Another manager made the hold: nothing has changed.
-    Foreign,
+    /// The manager was reset since the hold began, and the chunk with it. The slot is free once the last hold of that
+    /// time ends.
+    Stale,
+}
+
+impl<P: CachePolicy> CpuManager<P> {
+    /// Pins a ready chunk for a tier that reads it. It is no access of any request.
+    ///
+    /// Returns nothing, and changes nothing, if the chunk is not ready.
+    pub fn hold_for_cascade(&mut self, key: &OffloadKey) -> Option<TierHold> {
+        let slot = self.slots.ready(key)?;
+        self.pin(slot, Pin::Hold);
+        Some(self.hold(*key, slot, HoldKind::Cascade))
+    }
+
+    /// Reserves a slot for a chunk that a tier is to write, evicting one if need be. The store threshold does not
+    /// apply. As an access it counts like a store by `req`: when the request then loads the chunk, that is no reuse.
+    ///
+    /// Returns nothing if the chunk is there already, and then changes nothing; or if there is no room, and then
+    /// changes nothing but the access records, as a refused offer does.
+    pub fn hold_for_promotion(&mut self, req: &mut RequestContext, key: &OffloadKey) -> Option<TierHold> {
+        if self.slots.contains(key) {
+            return None;
+        }
+        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
+        accesses.enter_generation(self.generation);
+        let end_token = positions.end_token(key);
+        if accesses.record(key, Met::Missing) {
+            let access = KeyAccess { key: *key, end_token, kind: AccessKind::Inserted };
+            self.policy.on_request_access(&mut accesses.recency, &[access]);
+        }
+        if accesses.first_miss(key) {
+            self.policy.on_store_miss(&[*key]);
+        }
+        if self.slots.num_free() == 0 && self.evict(1, |_| false).is_none() {
+            return None;
+        }
+        let (accesses, _) = req.state_mut::<RequestAccesses>(self.id);
+        self.policy.insert(&mut accesses.recency, *key, end_token);
+        accesses.record(key, Met::Stored);
+        let slot = self.slots.occupy(*key, true);
+        Some(self.hold(*key, slot, HoldKind::Promotion))
+    }
+
+    /// Ends a hold. `result` matters for a promotion only: a failed one frees its slot.
+    ///
+    /// # Errors
+    /// Hands the hold back if another manager made it; nothing has changed.
+    pub fn release(&mut self, hold: TierHold, result: TransferResult) -> Result<Released, TierHold> {
+        if hold.owner != self.id {
+            return Err(hold);
+        }
+        if hold.generation != self.generation {
+            self.slots.unpark(hold.slot);
+            return Ok(Released::Stale);
+        }
+        Ok(match (hold.kind, result) {
+            (HoldKind::Cascade, _) => {
+                self.unpin(hold.slot, Pin::Hold);
+                Released::Ready
+            }
+            (HoldKind::Promotion, TransferResult::Done) => {
+                self.make_ready(hold.slot);
+                self.stats.chunks_promoted += 1;
+                Released::Ready
+            }
+            (HoldKind::Promotion, TransferResult::Failed) => {
+                self.fail(hold.slot);
+                Released::Freed
+            }
+        })
+    }
+
+    /// Records the chunks of a promotion job that have arrived and those that have not, as one event each. Releasing
+    /// a hold records none, so that a job of many chunks is not as many events.
+    pub fn record_promotions(&mut self, stored: &[OffloadKey], failed: &[OffloadKey]) {
+        self.record(EventKind::Stored, stored);
+        self.record(EventKind::Discarded, failed);
+    }
+
+    fn hold(&self, key: OffloadKey, slot: SlotId, kind: HoldKind) -> TierHold {
+        TierHold { owner: self.id, generation: self.generation, key, slot, kind }
+    }
 }

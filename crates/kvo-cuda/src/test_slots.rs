@@ -5,27 +5,26 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, TryLockError};
 use kvo_core::{HostMemory, SlotAccessError, SlotId};
 
 /// Slots with a lock each; all bytes are `0xEE` at first.
-#[derive(Debug)]
 pub(crate) struct TestSlots {
     slots: Vec<RwLock<Vec<u8>>>,
     slot_bytes: usize,
-    /// An access to this slot panics.
-    broken: Option<SlotId>,
+    /// Called before every access.
+    on_access: Box<dyn Fn(SlotId) + Send + Sync>,
 }
 
 impl TestSlots {
     pub(crate) fn new(num_slots: usize, slot_bytes: usize) -> Self {
         let slots = (0..num_slots).map(|_| RwLock::new(vec![0xEE; slot_bytes])).collect();
-        Self { slots, slot_bytes, broken: None }
+        Self { slots, slot_bytes, on_access: Box::new(|_| ()) }
     }
 
     pub(crate) fn shared(num_slots: usize, slot_bytes: usize) -> Arc<Self> {
         Arc::new(Self::new(num_slots, slot_bytes))
     }
 
-    /// With a slot that panics when it is accessed.
-    pub(crate) fn with_broken(self, slot: SlotId) -> Self {
-        Self { broken: Some(slot), ..self }
+    /// Calls `on_access` before every access, from the thread that copies.
+    pub(crate) fn with_hook(self, on_access: impl Fn(SlotId) + Send + Sync + 'static) -> Self {
+        Self { on_access: Box::new(on_access), ..self }
     }
 
     /// Holds a slot as a reader.
@@ -42,7 +41,7 @@ impl TestSlots {
     }
 
     fn slot(&self, slot: SlotId) -> Result<&RwLock<Vec<u8>>, SlotAccessError> {
-        assert_ne!(self.broken, Some(slot), "this slot is broken");
+        (self.on_access)(slot);
         let out_of_range = SlotAccessError::OutOfRange { slot, num_slots: self.num_slots() };
         self.slots.get(slot.0 as usize).ok_or(out_of_range)
     }

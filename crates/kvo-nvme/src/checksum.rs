@@ -5,8 +5,8 @@ use twox_hash::XxHash3_64;
 
 /// XXH3-64 of `payload`, seeded with the tenancy: the key and the generation of the write.
 ///
-/// A slot may still hold the intact bytes of an earlier tenant, or of an earlier write of the same key, when a write
-/// was lost on the way to the disk. Their plain checksum would be right for *those* bytes; seeded, it fails.
+/// So the sum says not only which bytes, but whose, and of which write: a sum that is compared for another key, or for
+/// another write of the same key, fails however intact the bytes are.
 pub(crate) fn checksum(key: &OffloadKey, generation: u64, payload: &[u8]) -> u64 {
     let tenancy = XxHash3_64::oneshot_with_seed(generation, &key.to_bytes());
     XxHash3_64::oneshot_with_seed(tenancy, payload)

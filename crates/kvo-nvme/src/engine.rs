@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender};
 use kvo_core::{HostMemory, JobId, SlotAccessError, SlotId};
 
 use crate::{
@@ -185,10 +185,7 @@ impl Pool {
 
     /// An op that has ended, if there is one. Does not wait.
     pub(crate) fn try_recv(&self) -> Option<OpDone> {
-        match self.done.try_recv() {
-            Ok(done) => Some(done),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.done.try_recv().ok()
     }
 
     /// Waits for an op to end, until `deadline`.

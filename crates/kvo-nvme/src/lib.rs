@@ -14,12 +14,12 @@
 //! ```
 //!
 //! - Every byte is checked. The XXH3-64 of each chunk is kept in memory, seeded with the full key and the number of
-//!   the write, and compared at every read: flipped bits, torn writes and the intact bytes of an earlier tenant of
-//!   the slot all fail.
+//!   the write, and compared at every read: flipped bits, torn and lost writes, and with them the intact bytes of an
+//!   earlier tenant of the slot, all fail.
 //! - A failure is one of single keys. A read error or a wrong checksum is a miss for exactly that chunk; the rest of
 //!   the job arrives.
-//! - Nothing blocks, nothing panics: a full queue hands the job back, every job that was taken is reported once, and
-//!   a panic in the host memory fails the chunk that it happened to.
+//! - As a tier it never blocks: a full queue hands the job back, every job that was taken is reported exactly once,
+//!   and a panic in the host memory fails the chunk that it happened to.
 //!
 //! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room.
 //! It writes through the page cache, and it has no policy of its own: [`NvmeOptions::policy`] names one of
@@ -58,8 +58,7 @@
 //! # Sources
 //!
 //! - XXH3: Y. Collet, the xxHash specification, by way of the `twox-hash` crate.
-//! - Fixed slots with self-validating content instead of a journal: as in slot-based flash caches; the seeding with
-//!   key and generation is kvo's own.
+//! - The rest is kvo's own.
 
 #![forbid(unsafe_code)]
 

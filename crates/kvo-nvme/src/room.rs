@@ -23,17 +23,26 @@ const OPEN_TRIES: u32 = 16;
 /// What gives the file its blocks: `fallocate`, or a test's stand-in for it.
 type Allocate<'a> = &'a dyn Fn(&File, u64) -> Result<(), Errno>;
 
+/// A file with all of its blocks, locked as long as it is open.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    /// Whether it was made just now, and not there before.
+    pub(crate) created: bool,
+}
+
 /// Opens the store's file in `dir`, locks it, and makes it `bytes` long with a block behind every byte.
 ///
 /// What an earlier store left there is used as room. On an error a file that was made here is removed, and one that
 /// was there is not longer than before.
-pub(crate) fn prepare(dir: &Path, bytes: u64) -> Result<(File, PathBuf), OpenError> {
+pub(crate) fn prepare(dir: &Path, bytes: u64) -> Result<Room, OpenError> {
     prepare_with(dir, bytes, &|file, bytes| {
         retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
     })
 }
 
-fn prepare_with(dir: &Path, bytes: u64, allocate: Allocate<'_>) -> Result<(File, PathBuf), OpenError> {
+fn prepare_with(dir: &Path, bytes: u64, allocate: Allocate<'_>) -> Result<Room, OpenError> {
     check_directory(dir)?;
     let path = dir.join(FILE_NAME);
     let (file, created) = open_locked(&path)?;
@@ -43,7 +52,7 @@ fn prepare_with(dir: &Path, bytes: u64, allocate: Allocate<'_>) -> Result<(File,
         let _ = if created { fs::remove_file(&path) } else { file.set_len(old_bytes.min(bytes)) };
         return Err(error);
     }
-    Ok((file, path))
+    Ok(Room { file, path, created })
 }
 
 fn check_directory(dir: &Path) -> Result<(), OpenError> {
@@ -181,7 +190,8 @@ mod tests {
     fn without_fallocate_every_block_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let bytes = 3 * 1024 * 1024 + 4096;
-        let (file, path) = prepare_with(dir.path(), bytes, &no_fallocate).unwrap();
+        let Room { file, path, created } = prepare_with(dir.path(), bytes, &no_fallocate).unwrap();
+        assert!(created);
         assert_eq!(path, dir.path().join(FILE_NAME));
         let metadata = file.metadata().unwrap();
         assert_eq!(metadata.len(), bytes);
@@ -216,7 +226,8 @@ mod tests {
     fn an_earlier_file_is_cut_to_size() {
         let dir = tempfile::tempdir().unwrap();
         drop(prepare(dir.path(), 40_960).unwrap());
-        let (file, _) = prepare(dir.path(), 8192).unwrap();
+        let Room { file, created, .. } = prepare(dir.path(), 8192).unwrap();
+        assert!(!created);
         assert_eq!(file.metadata().unwrap().len(), 8192);
         assert!(file.metadata().unwrap().blocks() * 512 < 40_960);
     }

@@ -5,7 +5,7 @@ mod job;
 mod tier;
 
 use std::{
-    fmt,
+    fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -21,8 +21,9 @@ use crate::{
     NvmeOptions, OpenError, SlotCounts, StoreStats,
     catalog::{Catalog, EventLog},
     engine::{Op, Pool, Worker},
+    options::Geometry,
     recency::RequestAccesses,
-    room,
+    room::{self, Room},
 };
 
 use self::job::{Job, Waiter};
@@ -92,10 +93,7 @@ impl NvmeStore {
     /// See [`OpenError`]; nothing is left behind.
     pub fn open(options: NvmeOptions, memory: Arc<dyn HostMemory>) -> Result<Self, OpenError> {
         let geometry = options.geometry(Some(&*memory))?;
-        let (file, path) = room::prepare(&options.dir, geometry.file_bytes)?;
-        let worker = Worker { file: Arc::new(file), memory, geometry };
-        let pool = Pool::start(options.num_threads, &worker)?;
-        Ok(Self::assemble(options, path, worker, pool, first_generation()))
+        Self::open_checked(options, geometry, memory)
     }
 
     /// Opens the store for direct calls only: it has no host memory, and hands every job back as
@@ -105,11 +103,24 @@ impl NvmeStore {
     /// As [`open`](Self::open).
     pub fn open_without_memory(options: NvmeOptions) -> Result<Self, OpenError> {
         let geometry = options.geometry(None)?;
-        let (file, path) = room::prepare(&options.dir, geometry.file_bytes)?;
-        let memory = Arc::new(NoMemory { slot_bytes: geometry.chunk_bytes });
+        // Nothing can be queued, so one thread is more than enough; direct calls work on the caller's.
+        let options = NvmeOptions { num_threads: 1, ..options };
+        Self::open_checked(options, geometry, Arc::new(NoMemory { slot_bytes: geometry.chunk_bytes }))
+    }
+
+    fn open_checked(
+        options: NvmeOptions,
+        geometry: Geometry,
+        memory: Arc<dyn HostMemory>,
+    ) -> Result<Self, OpenError> {
+        let Room { file, path, created } = room::prepare(&options.dir, geometry.file_bytes)?;
         let worker = Worker { file: Arc::new(file), memory, geometry };
-        // Nothing can be queued, so no thread is started; direct calls work on the caller's.
-        let pool = Pool::start(0, &worker)?;
+        let pool = Pool::start(options.num_threads, &worker).inspect_err(|_| {
+            if created {
+                // What cannot be removed is room for the next store.
+                let _ = fs::remove_file(&path);
+            }
+        })?;
         Ok(Self::assemble(options, path, worker, pool, first_generation()))
     }
 
@@ -182,16 +193,13 @@ impl NvmeStore {
     pub fn drain(&mut self, timeout: Duration) -> Result<(), DrainError> {
         let start = Instant::now();
         // A timeout beyond the clock's range is as good as a year.
-        let year = Duration::from_secs(365 * 24 * 3600);
-        let deadline = start + timeout.min(year);
+        let deadline = start + timeout.min(Duration::from_hours(365 * 24));
         while self.inflight_chunks > 0 {
-            match self.pool.recv_deadline(deadline) {
-                Some(done) => self.end_op(done),
-                None => {
-                    let inflight = self.jobs.len() - self.completed.len();
-                    return Err(DrainError { inflight, waited: start.elapsed() });
-                }
-            }
+            let Some(done) = self.pool.recv_deadline(deadline) else {
+                let inflight = self.jobs.len() - self.completed.len();
+                return Err(DrainError { inflight, waited: start.elapsed() });
+            };
+            self.end_op(done);
         }
         Ok(())
     }

@@ -279,3 +279,6 @@ impl CachePolicy for Arc {
         *self = Self::new(u32::try_from(self.capacity).unwrap_or(u32::MAX), self.ghost_hits);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use kvo_core::{
     OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SecondaryTier,
     StoreError, StoreJob, StoreOutcome, TierDirection, TierLookup, TransferResult,
 };
-use kvo_cpu::{CpuManager, TierHold};
+use kvo_cpu::{CpuManager, Released, TierHold};
 use kvo_policies::CachePolicy;
 
 use crate::{
@@ -128,10 +128,15 @@ impl<P: CachePolicy> TieringManager<P> {
     pub fn reset(&mut self) -> ResetReport {
         self.poll();
         let promotions_dropped = self.queued.len();
-        self.queued.clear();
         self.stores.clear();
         self.parking.clear();
-        self.primary.reset_cache_with_holds(self.tiers.holds());
+        self.primary.reset_cache();
+        for QueuedPromotion { hold, .. } in std::mem::take(&mut self.queued) {
+            // Nothing is copied yet, so the slot, parked by the reset, is free at once.
+            self.primary
+                .release(hold, TransferResult::Failed)
+                .expect("the holds of promotions are the primary's own");
+        }
         self.promotions_held = true;
         let mut settled = BTreeMap::new();
         for (id, request) in &mut self.requests {
@@ -168,19 +173,23 @@ impl<P: CachePolicy> TieringManager<P> {
             let (mut arrived, mut lost) = (Vec::new(), Vec::new());
             for hold in job.holds {
                 let key = hold.key();
-                let stale = !self.primary.is_current(&hold);
                 let result = if all_failed || failed.contains(&key) {
                     TransferResult::Failed
                 } else {
                     TransferResult::Done
                 };
-                self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
-                if job.direction == TierDirection::Read && !stale {
-                    if result == TransferResult::Done { &mut arrived } else { &mut lost }.push(key);
+                let released =
+                    self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
+                match (job.direction, released) {
+                    (TierDirection::Read, Released::Ready) => arrived.push(key),
+                    (TierDirection::Read, Released::Freed) => lost.push(key),
+                    _ => {}
                 }
             }
             self.primary.record_promotions(&arrived, &lost);
-            if !arrived.is_empty() && let Some(request) = self.requests.get_mut(&job.req) {
+            if !arrived.is_empty()
+                && let Some(request) = self.requests.get_mut(&job.req)
+            {
                 request.failed.extend(lost);
             }
         }
@@ -381,7 +390,8 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         let wants_all: Vec<bool> = policies.map(|policy| policy == OffloadPolicy::RequestLevel).collect();
         let policy =
             if wants_all.contains(&true) { OffloadPolicy::RequestLevel } else { OffloadPolicy::ChunkLevel };
-        self.requests.insert(req.id(), Request { arrival: self.next_arrival, wants_all, ..Request::default() });
+        self.requests
+            .insert(req.id(), Request { arrival: self.next_arrival, wants_all, ..Request::default() });
         self.next_arrival += 1;
         Ok(policy)
     }

@@ -168,11 +168,6 @@ impl Tiers {
         Some(EndedJob { job, failed: report.failed, all_failed })
     }
 
-    /// Holds of all open jobs.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &TierHold> {
-        self.open.values().flat_map(|job| &job.holds)
-    }
-
     pub(crate) fn stats(&self) -> Vec<TierStats> {
         let mut stats: Vec<TierStats> = self.all.iter().map(|tier| tier.stats.clone()).collect();
         for job in self.open.values() {

@@ -77,7 +77,7 @@ pub(super) fn run_common(
             Value::Null
         }
         Op::CompleteLoad { req, keys: recorded } => {
-            manager.complete_load(jobs.close(req, keys(recorded), JobKind::Load)?)?;
+            manager.complete_load(jobs.close(req, &keys(recorded), JobKind::Load)?)?;
             Value::Null
         }
         Op::PrepareStore { req, keys: recorded } => {
@@ -94,7 +94,7 @@ pub(super) fn run_common(
         }
         Op::CompleteStore { req, keys: recorded, success } => {
             let result = if *success { TransferResult::Done } else { TransferResult::Failed };
-            manager.complete_store(jobs.close(req, keys(recorded), JobKind::Store)?, result)?;
+            manager.complete_store(jobs.close(req, &keys(recorded), JobKind::Store)?, result)?;
             Value::Null
         }
         Op::Touch { keys: recorded } => {
@@ -156,7 +156,7 @@ impl OpenJobs {
     pub(super) fn close(
         &mut self,
         req: &str,
-        keys: Vec<OffloadKey>,
+        keys: &[OffloadKey],
         kind: JobKind,
     ) -> anyhow::Result<JobToken> {
         let index = self

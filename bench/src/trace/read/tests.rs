@@ -3,6 +3,7 @@
 use std::{fs, io::Write, path::PathBuf};
 
 use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tempfile::TempDir;
 
@@ -70,14 +71,20 @@ fn block_size_and_time_unit_can_be_given() {
     assert_eq!(read_trace(&file(late).path, options).unwrap().requests[2].arrival_us, 250_000_000);
 }
 
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zstd(text: &str) -> Vec<u8> {
+    compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
+}
+
 #[test]
 fn compressed_files_give_the_same_trace_whatever_their_name() {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(MOONCAKE.as_bytes()).unwrap();
-    let gzip = encoder.finish().unwrap();
-    let zstd = compress_to_vec(MOONCAKE.as_bytes(), CompressionLevel::Fastest);
-    assert_eq!(read(gzip).unwrap(), read(MOONCAKE).unwrap());
-    assert_eq!(read(zstd).unwrap(), read(MOONCAKE).unwrap());
+    assert_eq!(read(gzip(MOONCAKE)).unwrap(), read(MOONCAKE).unwrap());
+    assert_eq!(read(zstd(MOONCAKE)).unwrap(), read(MOONCAKE).unwrap());
 }
 
 #[test]
@@ -222,13 +229,32 @@ fn a_missing_file_is_an_error() {
 
 #[test]
 fn a_truncated_file_says_how_far_it_was_read() {
-    let lines = MOONCAKE.repeat(2000).replace("250", "0");
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(lines.as_bytes()).unwrap();
-    let gzip = encoder.finish().unwrap();
+    let gzip = gzip(&MOONCAKE.repeat(2000).replace("250", "0"));
     let error = read(&gzip[..gzip.len() / 2]).unwrap_err();
     let TraceError::Read { lines_read, source, .. } = &error else { panic!("{error:?}") };
     assert!((1..6000).contains(lines_read), "{lines_read}");
     assert!(source.to_string().contains("truncated"), "{source}");
     assert!(error.to_string().contains(&format!("beyond line {lines_read}")), "{error}");
+}
+
+proptest! {
+    /// Whatever the bytes, reading ends with a trace or an error.
+    #[test]
+    fn no_bytes_bring_the_reader_down(
+        form in 0..4_usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<Option<prop::sample::Index>>(),
+    ) {
+        let mut bytes = [MOONCAKE.into(), BAILIAN.into(), gzip(MOONCAKE), zstd(MOONCAKE)][form].clone();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok(trace) = read(bytes) {
+            prop_assert!(trace.requests.iter().flat_map(|r| &r.blocks).all(|&block| block < trace.num_unique));
+        }
+    }
 }

@@ -3,7 +3,6 @@
 
 mod fences;
 mod round_trips;
-mod spans;
 
 use std::sync::{
     Weak,
@@ -231,7 +230,8 @@ fn a_kernel_that_panics_kills_the_device() {
 
 #[test]
 fn host_memory_that_panics_kills_the_device_and_hangs_nothing() {
-    let slots = Arc::new(TestSlots::new(4, 16).with_broken(SlotId(1)));
+    let hook = |slot| assert_ne!(slot, SlotId(1), "host memory fails, as it should in this test");
+    let slots = Arc::new(TestSlots::new(4, 16).with_hook(hook));
     let mut device = device_over(&slots);
     let after = device.record_fence();
     let good = device.submit(store(0, 0, after)).unwrap();
@@ -243,6 +243,66 @@ fn host_memory_that_panics_kills_the_device_and_hangs_nothing() {
     expected.extend(late.map(|late| ended(late, failure)));
     assert_eq!(done, expected);
     assert_eq!(device.health(), DeviceHealth::Dead { code: HostDevice::COPY_PANICKED });
+}
+
+/// Stops a store of block 0 to slots 0 and 1 when it has begun, lets `meanwhile` happen to the device, and returns how
+/// the store ended and what the second slot holds.
+fn interrupted(meanwhile: impl FnOnce(&mut HostDevice)) -> (Result<u64, TransferFailure>, Vec<u8>) {
+    let (arrive, arrived) = crossbeam_channel::bounded(1);
+    let (go, wait) = crossbeam_channel::bounded::<()>(1);
+    let hook = move |slot| {
+        if slot == SlotId(0) {
+            arrive.send(()).unwrap();
+            wait.recv().unwrap();
+        }
+    };
+    let slots = Arc::new(TestSlots::new(4, 16).with_hook(hook));
+    let mut device = device_over(&slots);
+    let after = device.record_fence();
+    device.submit(Transfer { ops: vec![op(0, 0), op(0, 1)], ..store(0, 0, after) }).unwrap();
+    arrived.recv_timeout(LONG).unwrap();
+    meanwhile(&mut device);
+    go.send(()).unwrap();
+    let mut done = all(&mut device);
+    assert_eq!(done.len(), 1);
+    (done.remove(0).result, slots.bytes(SlotId(1)))
+}
+
+#[test]
+fn a_transfer_that_has_begun_stops_at_the_next_slot_when_the_device_fails() {
+    let (result, second_slot) = interrupted(|device| device.fail(5));
+    assert_eq!(result, Err(TransferFailure::Device { code: 5 }));
+    assert_eq!(second_slot, [0xEE; 16]);
+}
+
+#[test]
+fn a_transfer_that_has_begun_is_finished_when_the_device_is_shut_down() {
+    let (result, second_slot) = interrupted(HostDevice::shut_down);
+    assert_eq!(result, Ok(2 * BLOCK));
+    assert_eq!(second_slot, [0; 16]);
+}
+
+#[test]
+fn a_copy_that_ends_after_the_device_failed_is_not_trusted() {
+    let (arrive, arrived) = crossbeam_channel::bounded(1);
+    let (go, wait) = crossbeam_channel::bounded::<()>(1);
+    let hook = move |_| {
+        arrive.send(()).unwrap();
+        wait.recv().unwrap();
+    };
+    let slots = Arc::new(TestSlots::new(4, 16).with_hook(hook));
+    let mut device = device_over(&slots);
+    let after = device.record_fence();
+    let ticket = device.submit(load(2, 0, after)).unwrap();
+    arrived.recv_timeout(LONG).unwrap();
+    device.fail(6);
+    assert_eq!(
+        device.drain(Duration::ZERO).unwrap_err().inflight,
+        1,
+        "a ticket is open while its lane copies"
+    );
+    go.send(()).unwrap();
+    assert_eq!(all(&mut device), [ended(ticket, Err(TransferFailure::Device { code: 6 }))]);
 }
 
 #[test]

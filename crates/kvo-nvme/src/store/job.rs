@@ -43,7 +43,7 @@ pub(super) struct Ended {
 impl Job {
     pub(super) fn new(job: TierJob, tier: &str, chunk_bytes: usize) -> Self {
         let TierJob { id, req: RequestId(req), direction, chunks } = job;
-        let (num_chunks, bytes) = (chunks.len(), chunks.len() as u64 * chunk_bytes as u64);
+        let (num_chunks, bytes) = (chunks.len(), chunks.len().saturating_mul(chunk_bytes));
         let span = match direction {
             TierDirection::Write => {
                 tracing::debug_span!("kvo.nvme.write", job = id.0, tier, req, num_chunks, bytes)
@@ -122,9 +122,10 @@ impl Job {
         let took = self.started.elapsed();
         self.span.in_scope(|| {
             let (num_failed, faults) = (failed.len(), self.faults);
-            match &self.last_fault {
-                Some(fault) => tracing::warn!(num_failed, faults, last = %fault, ?took, "ended with faults"),
-                None => tracing::debug!(num_failed, ?took, "ended"),
+            if let Some(last) = &self.last_fault {
+                tracing::warn!(num_failed, faults, %last, ?took, "ended with faults");
+            } else {
+                tracing::debug!(num_failed, ?took, "ended");
             }
         });
         Ended { direction: self.direction, failed, moved: self.moved, took }

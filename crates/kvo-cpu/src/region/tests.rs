@@ -1,0 +1,184 @@
+use std::sync::{
+    Arc, Barrier,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use super::*;
+
+fn small(num_slots: u32, slot_bytes: usize) -> RegionOptions {
+    RegionOptions { prefault_threads: 2, ..RegionOptions::new(num_slots, slot_bytes) }
+}
+
+fn fill(region: &HostRegion, slot: u32, byte: u8) {
+    region.with_write(SlotId(slot), &mut |bytes| bytes.fill(byte)).unwrap();
+}
+
+#[track_caller]
+fn check_filled(region: &HostRegion, slot: u32, byte: u8) {
+    region
+        .with_read(SlotId(slot), &mut |bytes| {
+            assert_eq!(bytes.len(), region.slot_bytes());
+            assert!(bytes.iter().all(|found| *found == byte), "slot {slot} must hold {byte} only");
+        })
+        .unwrap();
+}
+
+#[test]
+fn slots_start_zeroed_and_keep_their_own_bytes() {
+    for region in
+        [HostRegion::anonymous(&small(5, 6000)).unwrap(), HostRegion::shared(&small(5, 6000)).unwrap()]
+    {
+        let slots = [(0, 11), (1, 12), (2, 13), (3, 14), (4, 15)];
+        slots.iter().for_each(|&(slot, _)| check_filled(&region, slot, 0));
+        slots.iter().for_each(|&(slot, byte)| fill(&region, slot, byte));
+        slots.iter().for_each(|&(slot, byte)| check_filled(&region, slot, byte));
+    }
+}
+
+#[test]
+fn an_anonymous_region_is_aligned_to_huge_pages_and_its_slots_to_pages() {
+    let region = HostRegion::anonymous(&small(3, 100)).unwrap();
+    assert_eq!(region.slot_ptr(SlotId(0)) as usize % HUGE_PAGE_BYTES, 0);
+    assert_eq!(region.slot_ptr(SlotId(2)) as usize % SLOT_ALIGN_BYTES, 0);
+}
+
+#[test]
+fn a_region_without_prefault_threads_works() {
+    let region = HostRegion::anonymous(&RegionOptions { prefault_threads: 0, ..small(2, 4096) }).unwrap();
+    check_filled(&region, 1, 0);
+}
+
+#[test]
+fn a_slot_out_of_range_is_an_error() {
+    let region = HostRegion::anonymous(&small(2, 10)).unwrap();
+    let out_of_range = SlotAccessError::OutOfRange { slot: SlotId(2), num_slots: 2 };
+    assert_eq!(region.with_read(SlotId(2), &mut |_| unreachable!()), Err(out_of_range));
+    assert_eq!(region.with_write(SlotId(2), &mut |_| unreachable!()), Err(out_of_range));
+}
+
+#[test]
+fn a_slot_has_many_readers_or_one_writer() {
+    let region = HostRegion::anonymous(&small(2, 10)).unwrap();
+    let slot = SlotId(0);
+    let busy = Err(SlotAccessError::Busy { slot });
+    region
+        .with_read(slot, &mut |_| {
+            assert_eq!(region.with_read(slot, &mut |_| {}), Ok(()));
+            assert_eq!(region.with_write(slot, &mut |_| unreachable!()), busy);
+            assert_eq!(region.with_write(SlotId(1), &mut |_| {}), Ok(()), "another slot is free");
+        })
+        .unwrap();
+    region
+        .with_write(slot, &mut |_| {
+            assert_eq!(region.with_read(slot, &mut |_| unreachable!()), busy);
+            assert_eq!(region.with_write(slot, &mut |_| unreachable!()), busy);
+        })
+        .unwrap();
+    assert_eq!(region.with_write(slot, &mut |_| {}), Ok(()), "all claims were given back");
+}
+
+#[test]
+fn a_claim_is_given_back_when_its_copy_panics() {
+    let region = HostRegion::anonymous(&small(1, 10)).unwrap();
+    for write in [false, true] {
+        let copy = std::panic::AssertUnwindSafe(|| {
+            if write {
+                region.with_write(SlotId(0), &mut |_| panic!("a copy fails")).unwrap();
+            } else {
+                region.with_read(SlotId(0), &mut |_| panic!("a copy fails")).unwrap();
+            }
+        });
+        assert!(std::panic::catch_unwind(copy).is_err());
+        assert_eq!(region.with_write(SlotId(0), &mut |_| {}), Ok(()));
+    }
+}
+
+#[test]
+fn threads_that_fight_for_a_slot_never_see_half_a_write() {
+    let region = Arc::new(HostRegion::anonymous(&small(1, 64)).unwrap());
+    let (barrier, writes) = (Barrier::new(4), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for byte in 0..4 {
+            let (region, barrier, writes) = (&region, &barrier, &writes);
+            scope.spawn(move || {
+                barrier.wait();
+                for _ in 0..20_000 {
+                    if region.with_write(SlotId(0), &mut |bytes| bytes.fill(byte)).is_ok() {
+                        writes.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let _ = region
+                        .with_read(SlotId(0), &mut |bytes| assert!(bytes.iter().all(|b| *b == bytes[0])));
+                }
+            });
+        }
+    });
+    assert!(writes.into_inner() > 0);
+}
+
+#[test]
+fn options_that_cannot_be_are_named() {
+    for make in [HostRegion::anonymous, HostRegion::shared] {
+        assert!(matches!(make(&small(0, 1)), Err(RegionError::Zero { field: "num_slots" })));
+        assert!(matches!(make(&small(1, 0)), Err(RegionError::Zero { field: "slot_bytes" })));
+        for slot_bytes in [usize::MAX, isize::MAX as usize] {
+            let error = make(&small(2, slot_bytes)).unwrap_err();
+            assert!(matches!(error, RegionError::Overflow { num_slots: 2, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn too_much_memory_is_refused_with_both_numbers_before_it_is_mapped() {
+    for make in [HostRegion::anonymous, HostRegion::shared] {
+        let error = make(&small(1 << 20, 1 << 30)).unwrap_err();
+        let RegionError::NotEnoughMemory { asked_bytes, available_bytes } = error else { panic!("{error}") };
+        assert_eq!(asked_bytes, 1 << 50);
+        assert!(available_bytes > 0 && available_bytes < 1 << 50);
+        assert!(error.to_string().contains("1125899906842624 bytes are asked for"), "{error}");
+    }
+}
+
+#[test]
+fn a_shared_region_is_one_memory_for_all_who_map_it() {
+    let options = small(2, 5000);
+    let first = HostRegion::shared(&options).unwrap();
+    let fd = first.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    // SAFETY: the two mappings are used in turn, by this one thread.
+    let second = unsafe { HostRegion::attach(fd, &options) }.unwrap();
+    fill(&first, 1, 7);
+    check_filled(&second, 1, 7);
+    drop(first);
+    fill(&second, 1, 8);
+    check_filled(&second, 1, 8);
+}
+
+#[test]
+fn a_shared_region_of_another_size_or_unsealed_is_refused() {
+    let region = HostRegion::shared(&small(2, 5000)).unwrap();
+    let fd = region.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    // SAFETY: nothing is mapped: the call fails.
+    let error = unsafe { HostRegion::attach(fd, &small(3, 5000)) }.unwrap_err();
+    assert!(
+        matches!(error, RegionError::SizeMismatch { asked_bytes: 24576, actual_bytes: 16384 }),
+        "{error}"
+    );
+
+    let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&unsealed, 16384).unwrap();
+    // SAFETY: nothing is mapped: the call fails.
+    let error = unsafe { HostRegion::attach(unsealed, &small(2, 5000)) }.unwrap_err();
+    assert!(matches!(error, RegionError::NotSealed), "{error}");
+}
+
+#[test]
+fn a_shared_region_cannot_be_shrunk() {
+    let region = HostRegion::shared(&small(2, 5000)).unwrap();
+    let shrunk = rustix::fs::ftruncate(region.shared_fd().unwrap(), 0);
+    assert_eq!(shrunk, Err(rustix::io::Errno::PERM));
+    check_filled(&region, 1, 0);
+}
+
+#[test]
+fn an_anonymous_region_has_no_descriptor() {
+    assert!(HostRegion::anonymous(&small(1, 1)).unwrap().shared_fd().is_none());
+}

@@ -1,0 +1,194 @@
+//! Faults of the disk, the memory and the threads: each costs exactly the keys that it happened to.
+
+use std::io;
+
+use kvo_core::{RequestId, SecondaryTier, TierCompletion, TierDirection, TierLookup};
+
+use super::{CHUNK_BYTES, Rig, Trouble, content, key, keys};
+
+/// Reads chunks 1 to 4 with trouble at chunk 2: it alone fails, and is dropped if `dropped`.
+#[track_caller]
+fn check_read(trouble: Trouble, dropped: bool, quarantined: u32) {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1, 2, 3, 4]);
+    let job = rig.read(2, &[1, 2, 3, 4]);
+    rig.run_all(&[(2, trouble)]);
+    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    rig.check_resident(0..5, if dropped { &[1, 3, 4] } else { &[1, 2, 3, 4] });
+    assert_eq!(rig.store.counts().quarantined, quarantined);
+    rig.get(3, &[1, 2, 3, 4], if dropped { &[2] } else { &[] });
+    assert_eq!(rig.store.stats().chunks_dropped, u64::from(dropped));
+}
+
+#[test]
+fn a_failed_read_costs_its_key_and_nothing_else() {
+    check_read(Trouble::Eio, true, 1);
+    check_read(Trouble::Error(io::ErrorKind::PermissionDenied), true, 1);
+    check_read(Trouble::Eof, true, 0);
+    check_read(Trouble::Panic, false, 0);
+}
+
+#[test]
+fn short_reads_are_no_fault() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1]);
+    let job = rig.read(2, &[1]);
+    rig.run_all(&[(1, Trouble::Short)]);
+    assert_eq!(rig.poll(), [TierCompletion::done(job)]);
+    assert_eq!(rig.memory.bytes(1), content(1, 0, CHUNK_BYTES));
+}
+
+/// Writes chunks 1 to 3 with trouble at chunk 2: it alone fails.
+#[track_caller]
+fn check_write(trouble: Trouble, quarantined: u32) {
+    let mut rig = Rig::new(4);
+    let job = rig.write(1, &[1, 2, 3]);
+    rig.run_all(&[(2, trouble)]);
+    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    rig.check_resident(0..5, &[1, 3]);
+    let counts = rig.store.counts();
+    assert_eq!((counts.quarantined, counts.free), (quarantined, 2 - quarantined));
+    // It can be written again.
+    rig.put(1, &[2]);
+    rig.get(1, &[1, 2, 3], &[]);
+}
+
+#[test]
+fn a_failed_write_costs_its_key_and_nothing_else() {
+    check_write(Trouble::Eio, 1);
+    check_write(Trouble::Eof, 1);
+    check_write(Trouble::Error(io::ErrorKind::StorageFull), 0);
+    check_write(Trouble::Error(io::ErrorKind::QuotaExceeded), 0);
+    check_write(Trouble::Error(io::ErrorKind::ReadOnlyFilesystem), 0);
+    check_write(Trouble::Panic, 0);
+}
+
+#[test]
+fn a_write_that_the_disk_forgot_is_noticed_at_the_read() {
+    for trouble in [Trouble::Lost, Trouble::Torn] {
+        let mut rig = Rig::new(1);
+        rig.put(1, &[1]);
+        let job = rig.write(2, &[2]);
+        rig.run_all(&[(2, trouble)]);
+        assert_eq!(rig.poll(), [TierCompletion::done(job)], "the disk said so");
+        rig.get(3, &[2], &[2]);
+        assert_eq!(rig.store.stats().checksum_failures, 1);
+    }
+}
+
+#[test]
+fn the_intact_bytes_of_an_earlier_write_of_the_same_key_fail_too() {
+    let mut rig = Rig::new(1);
+    rig.put(1, &[1]);
+    rig.put(1, &[2]);
+    let old = rig.disk.bytes.lock().unwrap().clone();
+    // The same chunk again, with other bytes, which never reach the disk.
+    rig.put(1, &[1]);
+    rig.memory.fill(2, &content(2, 1, CHUNK_BYTES));
+    rig.try_submit(1, TierDirection::Write, &[2]).unwrap();
+    rig.run_all(&[]);
+    rig.poll();
+    *rig.disk.bytes.lock().unwrap() = old;
+    rig.get(1, &[2], &[2]);
+}
+
+#[test]
+fn one_flipped_bit_costs_one_key() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1, 2, 3]);
+    rig.disk.flip_bit(rig.worker.geometry.offset(1) + 17);
+    rig.get(2, &[1, 2, 3], &[2]);
+    rig.check_resident(0..5, &[1, 3]);
+    assert_eq!(rig.store.stats().checksum_failures, 1);
+    // A bit between the chunks is nobody's.
+    rig.disk.flip_bit(rig.worker.geometry.offset(0) + 4095);
+    rig.get(2, &[1, 3], &[]);
+}
+
+#[test]
+fn a_slot_that_fails_its_second_check_is_quarantined() {
+    let mut rig = Rig::new(1);
+    for (round, quarantined) in [(0, 0), (1, 1)] {
+        rig.put(1, &[1]);
+        rig.disk.flip_bit(0);
+        rig.get(1, &[1], &[1]);
+        assert_eq!(rig.store.counts().quarantined, quarantined, "round {round}");
+    }
+    let job = rig.write(1, &[1]);
+    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([1]) }], "no slot is left");
+}
+
+#[test]
+fn a_dropped_chunk_keeps_its_slot_until_the_last_read_has_ended() {
+    let mut rig = Rig::new(1);
+    rig.put(1, &[1]);
+    let first = rig.read(1, &[1]);
+    let second = rig.read(2, &[1]);
+    let (a, b) = (rig.next_op().unwrap(), rig.next_op().unwrap());
+    rig.run(a, Trouble::Eof);
+    assert_eq!(rig.poll(), [TierCompletion { job: first, failed: keys([1]) }]);
+    assert_eq!(rig.store.lookup(RequestId(1), &key(1)), TierLookup::Miss);
+    assert_eq!((rig.store.counts().retiring, rig.store.counts().free), (1, 0));
+    // Nothing may be written into the slot while it is still being read.
+    let refused = rig.write(3, &[2]);
+    assert_eq!(rig.poll(), [TierCompletion { job: refused, failed: keys([2]) }]);
+    rig.run(b, Trouble::None);
+    assert_eq!(rig.poll(), [TierCompletion::done(second)], "these bytes were right");
+    assert_eq!(rig.store.counts().free, 1);
+}
+
+#[test]
+fn a_dropped_key_can_be_written_while_old_reads_still_run() {
+    let mut rig = Rig::new(2);
+    rig.put(1, &[1]);
+    rig.read(1, &[1]);
+    rig.read(2, &[1]);
+    let (a, b) = (rig.next_op().unwrap(), rig.next_op().unwrap());
+    rig.run(a, Trouble::Eof);
+    rig.poll();
+    rig.put(3, &[1]);
+    rig.run(b, Trouble::Eio);
+    rig.poll();
+    // The old slot is gone, the new chunk is not.
+    assert_eq!((rig.store.counts().quarantined, rig.store.counts().evictable), (1, 1));
+    rig.get(4, &[1], &[]);
+}
+
+#[test]
+fn a_busy_slot_of_the_host_memory_costs_no_chunk() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1, 2]);
+    let job = rig.read(1, &[1, 2]);
+    let memory = rig.memory.clone();
+    let held = memory.slots[2].read().unwrap();
+    rig.run_all(&[]);
+    drop(held);
+    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    rig.get(1, &[1, 2], &[]);
+
+    let job = rig.write(1, &[3, 4]);
+    let held = memory.slots[4].write().unwrap();
+    rig.run_all(&[]);
+    drop(held);
+    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([4]) }]);
+    assert_eq!((rig.store.counts().free, rig.store.counts().quarantined), (1, 0));
+    assert_eq!(rig.store.stats().memory_errors, 2);
+}
+
+#[test]
+fn a_job_that_no_thread_takes_is_reported_as_failed() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1]);
+    // The only receiver of the queue goes away, as if every thread had died.
+    rig.hand.queue = crossbeam_channel::never();
+    let write = rig.write(1, &[2, 3]);
+    let read = rig.read(1, &[1]);
+    assert_eq!(
+        rig.poll(),
+        [
+            TierCompletion { job: write, failed: keys([2, 3]) },
+            TierCompletion { job: read, failed: keys([1]) }
+        ]
+    );
+    rig.check_resident(0..5, &[1]);
+}

@@ -1,0 +1,107 @@
+//! Random runs that can be replayed.
+//!
+//! A run is a list of operations made from one seed. Each test tries a fixed range of seeds, so it does the same work
+//! everywhere. A run that fails is cut down to the operations that matter and reported with its seed; with
+//! `KVO_TEST_SEED=<seed>` in the environment each test runs that seed alone.
+
+use std::{
+    fmt::{Debug, Write as _},
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// The generator of Steele, Lea and Flood's SplitMix (OOPSLA 2014).
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// An index below `bound`.
+    pub fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).expect("it is below a usize")
+    }
+
+    /// True in `percent` of all cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.index(of.len())]
+    }
+}
+
+/// Runs `run` on what `generate` makes of each seed, and prints how many operations that were.
+///
+/// # Panics
+/// If a run returns an error or panics, with the seed and the shortest list of operations found that still fails; or
+/// if all seeds together made fewer than `ops_min` operations.
+pub fn explore<Op: Clone + Debug>(
+    seeds: Range<u64>,
+    ops_min: usize,
+    generate: impl Fn(&mut Rng) -> Vec<Op>,
+    run: impl Fn(u64, &[Op]) -> Result<(), String>,
+) {
+    let chosen = std::env::var("KVO_TEST_SEED").ok();
+    let (seeds, ops_min) = match chosen.map(|seed| seed.parse::<u64>().expect("KVO_TEST_SEED is a number")) {
+        Some(seed) => (seed..seed + 1, 0),
+        None => (seeds, ops_min),
+    };
+    let attempt = |seed, ops: &[Op]| match catch_unwind(AssertUnwindSafe(|| run(seed, ops))) {
+        Ok(result) => result,
+        Err(panic) => Err(match panic.downcast_ref::<String>() {
+            Some(message) => format!("panicked: {message}"),
+            None => format!("panicked: {:?}", panic.downcast_ref::<&str>()),
+        }),
+    };
+    let mut num_ops = 0;
+    for seed in seeds {
+        let ops = generate(&mut Rng::new(seed));
+        num_ops += ops.len();
+        if let Err(first) = attempt(seed, &ops) {
+            let shortest = shorten(ops, |ops| attempt(seed, ops).is_err());
+            let message = attempt(seed, &shortest).err().unwrap_or(first);
+            let mut listed = String::new();
+            for op in &shortest {
+                let _ = writeln!(listed, "  {op:?}");
+            }
+            panic!("KVO_TEST_SEED={seed}: {message}\nafter\n{listed}");
+        }
+    }
+    println!("{num_ops} operations");
+    assert!(num_ops >= ops_min, "{num_ops} operations were tried, {ops_min} were promised");
+}
+
+/// Leaves out operations, in ever smaller pieces, as long as the rest still fails.
+fn shorten<Op: Clone>(mut ops: Vec<Op>, fails: impl Fn(&[Op]) -> bool) -> Vec<Op> {
+    let mut piece = ops.len() / 2;
+    while piece > 0 {
+        let mut start = 0;
+        while start < ops.len() {
+            let mut rest = ops.clone();
+            rest.drain(start..(start + piece).min(ops.len()));
+            if fails(&rest) {
+                ops = rest;
+            } else {
+                start += piece;
+            }
+        }
+        piece /= 2;
+    }
+    ops
+}

@@ -1,0 +1,49 @@
+//! `cargo xtask bench`: the program `kvo-bench`, built for release.
+
+use std::{
+    ffi::OsString,
+    process::{Command, ExitCode},
+};
+
+use crate::process::{become_command, cargo_run};
+
+pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
+    become_command(command(completed(arguments)))
+}
+
+/// The program with its arguments.
+pub(crate) fn command(arguments: impl IntoIterator<Item = OsString>) -> Command {
+    let mut command = cargo_run(&["--package", "kvo-bench"]);
+    command.args(arguments);
+    command
+}
+
+/// Replay is what is meant where no command is named: `cargo xtask bench --smoke`.
+fn completed(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let names_command = arguments.first().is_some_and(|first| {
+        !first.as_encoded_bytes().starts_with(b"-")
+            || ["-h", "--help", "-V", "--version"].iter().any(|f| first == f)
+    });
+    if !names_command {
+        arguments.insert(0, "replay".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(given: &[&str], expected: &[&str]) {
+        assert_eq!(completed(given.iter().map(OsString::from).collect()), expected);
+    }
+
+    #[test]
+    fn replay_is_the_command_where_none_is_named() {
+        check(&[], &["replay"]);
+        check(&["--smoke"], &["replay", "--smoke"]);
+        check(&["policies", "--check"], &["policies", "--check"]);
+        check(&["--help"], &["--help"]);
+    }
+}

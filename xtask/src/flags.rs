@@ -1,0 +1,89 @@
+//! Tasks and help.
+
+use std::ffi::OsString;
+
+/// What `cargo xtask` prints without arguments.
+pub(crate) const HELP: &str = "\
+cargo xtask TASK
+
+  bench [ARGUMENTS]  Runs kvo-bench, built for release. Without arguments: replay of synth:4000:42.
+                     `cargo xtask bench help` lists its commands, `... replay --help` a command's flags.
+  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches.
+  conformance DIR    Replays every scenario file in DIR against the managers.
+  tidy               Checks of the sources that no compiler makes.
+";
+
+/// Exit status of a command that was not understood.
+pub(crate) const MISUSE_STATUS: u8 = 2;
+
+/// A task with its arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help,
+    Bench(Vec<OsString>),
+    Ci,
+    Conformance(OsString),
+    Tidy,
+}
+
+impl Task {
+    /// Reads the arguments after the program's name; the error is for the user to read.
+    pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+        let mut arguments = arguments.into_iter();
+        let Some(name) = arguments.next() else { return Ok(Self::Help) };
+        let mut rest: Vec<OsString> = arguments.collect();
+        match name.to_str() {
+            Some("help" | "--help" | "-h") => Ok(Self::Help),
+            Some("bench") => Ok(Self::Bench(rest)),
+            Some("ci") => none(&name, &rest).map(|()| Self::Ci),
+            Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
+            Some("conformance") => match (rest.pop(), rest.is_empty()) {
+                (Some(dir), true) => Ok(Self::Conformance(dir)),
+                _ => Err("conformance takes one argument, the directory of the scenario files".to_owned()),
+            },
+            _ => Err(format!("there is no task \"{}\"\n\n{HELP}", name.display())),
+        }
+    }
+}
+
+fn none(task: &OsString, arguments: &[OsString]) -> Result<(), String> {
+    match arguments {
+        [] => Ok(()),
+        [first, ..] => Err(format!("{} takes no arguments, but got \"{}\"", task.display(), first.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Task, String> {
+        Task::parse(arguments.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn tasks_are_read() {
+        assert_eq!(parse(&[]), Ok(Task::Help));
+        assert_eq!(parse(&["--help"]), Ok(Task::Help));
+        assert_eq!(parse(&["ci"]), Ok(Task::Ci));
+        assert_eq!(parse(&["tidy"]), Ok(Task::Tidy));
+        assert_eq!(parse(&["conformance", "dir"]), Ok(Task::Conformance("dir".into())));
+        assert_eq!(parse(&["bench"]), Ok(Task::Bench(vec![])));
+        assert_eq!(parse(&["bench", "replay", "-h"]), Ok(Task::Bench(vec!["replay".into(), "-h".into()])));
+    }
+
+    #[track_caller]
+    fn check_misuse(arguments: &[&str], part: &str) {
+        let error = parse(arguments).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+
+    #[test]
+    fn misuse_is_told_what_would_be_right() {
+        check_misuse(&["bnech"], "there is no task \"bnech\"\n\ncargo xtask TASK");
+        check_misuse(&["ci", "--fast"], "ci takes no arguments, but got \"--fast\"");
+        check_misuse(&["tidy", "now"], "tidy takes no arguments, but got \"now\"");
+        check_misuse(&["conformance"], "conformance takes one argument");
+        check_misuse(&["conformance", "a", "b"], "conformance takes one argument");
+    }
+}
