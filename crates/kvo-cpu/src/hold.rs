@@ -1,13 +1,9 @@
 //! Slots held for transfers between the primary and other tiers.
 
 use kvo_core::{EventKind, OffloadKey, OwnerId, RequestContext, SlotId, TransferResult};
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess};
+use kvo_policies::{CachePolicy, Met};
 
-use crate::{
-    CpuManager,
-    accesses::{Met, RequestAccesses},
-    slots::Pin,
-};
+use crate::{CpuManager, accesses::RequestState, slots::Pin};
 
 /// One slot held for a tier's transfer: a pin on a ready chunk that a tier reads (a cascade), or a reserved slot that
 /// a tier writes (a promotion).
@@ -81,11 +77,10 @@ impl<P: CachePolicy> CpuManager<P> {
         if self.slots.contains(key) {
             return None;
         }
-        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
-        accesses.enter_generation(self.generation);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation);
         let end_token = positions.end_token(key);
-        if accesses.record(key, Met::Missing) {
-            let access = KeyAccess { key: *key, end_token, kind: AccessKind::Inserted };
+        if let Some(access) = accesses.record(key, end_token, Met::Missing) {
             self.policy.on_request_access(&mut accesses.recency, &[access]);
         }
         if accesses.first_miss(key) {
@@ -94,9 +89,9 @@ impl<P: CachePolicy> CpuManager<P> {
         if self.slots.num_free() == 0 && self.evict(1, |_| false).is_none() {
             return None;
         }
-        let (accesses, _) = req.state_mut::<RequestAccesses>(self.id);
+        let accesses = req.state_mut::<RequestState>(self.id).0.accesses(self.generation);
         self.policy.insert(&mut accesses.recency, *key, end_token);
-        accesses.record(key, Met::Stored);
+        accesses.record(key, end_token, Met::Stored);
         let slot = self.slots.occupy(*key, true);
         Some(self.hold(*key, slot, HoldKind::Promotion))
     }

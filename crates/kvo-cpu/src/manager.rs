@@ -8,11 +8,11 @@ use kvo_core::{
     LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy, OwnerId, Refusal,
     RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome, TransferResult,
 };
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess};
+use kvo_policies::{CachePolicy, KeyAccess, Met};
 
 use crate::{
     ConfigError, CpuOptions, CpuStats,
-    accesses::{Met, RequestAccesses},
+    accesses::RequestState,
     slots::{Pin, SlotTable},
     tracker::OfferTracker,
 };
@@ -137,8 +137,8 @@ impl<P: CachePolicy> CpuManager<P> {
     /// # Errors
     /// [`RequestError::Finished`] if it is finished here.
     pub fn check_running(&self, req: &RequestContext) -> Result<(), RequestError> {
-        match req.state::<RequestAccesses>(self.id) {
-            Some(accesses) if accesses.finished => Err(RequestError::Finished { req: req.id() }),
+        match req.state::<RequestState>(self.id) {
+            Some(state) if state.finished => Err(RequestError::Finished { req: req.id() }),
             _ => Ok(()),
         }
     }
@@ -231,12 +231,12 @@ impl<P: CachePolicy> CpuManager<P> {
         if let Some(tracker) = &mut self.tracker {
             tracker.offer(&offer.unique);
         }
-        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
-        accesses.enter_generation(self.generation);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation);
         for key in &offer.unique {
-            let (met, kind) = match self.slots.lookup(key) {
+            let met = match self.slots.lookup(key) {
                 LookupResult::HitPending => continue,
-                LookupResult::Hit => (Met::Ready, AccessKind::Reused),
+                LookupResult::Hit => Met::Ready,
                 LookupResult::Miss | LookupResult::Retry => {
                     if self.tracker.as_ref().is_some_and(|tracker| tracker.offers(key) < self.store_threshold)
                     {
@@ -247,12 +247,10 @@ impl<P: CachePolicy> CpuManager<P> {
                     if accesses.first_miss(key) {
                         offer.first_missing.push(*key);
                     }
-                    (Met::Missing, AccessKind::Inserted)
+                    Met::Missing
                 }
             };
-            if accesses.record(key, met) {
-                offer.first_met.push(KeyAccess { key: *key, end_token: positions.end_token(key), kind });
-            }
+            offer.first_met.extend(accesses.record(key, positions.end_token(key), met));
         }
         self.policy.on_request_access(&mut accesses.recency, &offer.first_met);
         if !offer.first_missing.is_empty() {
@@ -277,11 +275,13 @@ impl<P: CachePolicy> CpuManager<P> {
             };
             evicted.extend_from_slice(victims);
         }
-        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation);
         let mut slots = Vec::with_capacity(needed);
         for key in &offer.candidates {
-            self.policy.insert(&mut accesses.recency, *key, positions.end_token(key));
-            accesses.record(key, Met::Stored);
+            let end_token = positions.end_token(key);
+            self.policy.insert(&mut accesses.recency, *key, end_token);
+            accesses.record(key, end_token, Met::Stored);
             slots.push(self.slots.occupy(*key, false));
         }
         let token = self.open_job(JobKind::Store, slots.clone());
@@ -307,10 +307,10 @@ impl<P: CachePolicy> CpuManager<P> {
 
 impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     fn new_request(&mut self, req: &mut RequestContext) -> Result<OffloadPolicy, RequestError> {
-        if req.state::<RequestAccesses>(self.id).is_some() {
+        if req.state::<RequestState>(self.id).is_some() {
             return Err(RequestError::Known { req: req.id() });
         }
-        req.state_mut::<RequestAccesses>(self.id).0.enter_generation(self.generation);
+        req.state_mut::<RequestState>(self.id);
         Ok(OffloadPolicy::ChunkLevel)
     }
 
@@ -332,12 +332,11 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         }
         self.stats.chunks_loaded += slots.len() as u64;
 
-        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
-        accesses.enter_generation(self.generation);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation);
         self.accesses.clear();
-        self.accesses.extend(keys.iter().filter(|key| accesses.record(key, Met::Ready)).map(|key| {
-            KeyAccess { key: *key, end_token: positions.end_token(key), kind: AccessKind::Reused }
-        }));
+        self.accesses
+            .extend(keys.iter().filter_map(|key| accesses.record(key, positions.end_token(key), Met::Ready)));
         self.policy.on_request_access(&mut accesses.recency, &self.accesses);
         let token = self.open_job(JobKind::Load, slots.clone());
         Ok(LoadJob { token, slots })
@@ -386,10 +385,10 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
 
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
         self.check_running(req)?;
-        let (accesses, positions) = req.state_mut::<RequestAccesses>(self.id);
-        accesses.enter_generation(self.generation);
-        accesses.finished = true;
-        accesses.take_into(positions, &mut self.accesses);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation);
+        accesses.take_into(|key| positions.end_token(key), &mut self.accesses);
+        state.finished = true;
         if !self.accesses.is_empty() {
             self.policy.on_request_finished(&self.accesses);
         }

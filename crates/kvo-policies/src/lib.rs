@@ -56,6 +56,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accesses;
 mod policy;
 
 mod arc;
@@ -63,6 +64,7 @@ mod kind;
 mod lru;
 
 pub use crate::{
+    accesses::{Met, RequestAccesses},
     arc::{Arc, GhostHits},
     kind::{PolicyKind, UnknownPolicy},
     lru::Lru,

@@ -106,7 +106,11 @@ fn each_chunk_without_a_position_has_a_rank_of_its_own() {
 #[test]
 fn position_zero_is_nearest_the_head_and_the_largest_is_the_tail() {
     let (mut policy, mut req) = (Lru::new(), RequestRecency::default());
-    insert(&mut policy, &mut req, &[(1, Some(0)), (2, Some(u32::MAX)), (3, Some(1)), (4, Some(u32::MAX - 1))]);
+    insert(
+        &mut policy,
+        &mut req,
+        &[(1, Some(0)), (2, Some(u32::MAX)), (3, Some(1)), (4, Some(u32::MAX - 1))],
+    );
     check_order(policy, &keys([2, 4, 3, 1]));
 }
 

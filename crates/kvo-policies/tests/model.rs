@@ -62,9 +62,7 @@ fn one_op(rng: &mut Rng, num_hashes: u64, num_groups: u64) -> Op {
     let some_accesses = |rng: &mut Rng| {
         let keys = some_keys(rng);
         keys.into_iter()
-            .map(|key| {
-                access(key, some_end(rng), rng.pick(&[AccessKind::Inserted, AccessKind::Reused]))
-            })
+            .map(|key| access(key, some_end(rng), rng.pick(&[AccessKind::Inserted, AccessKind::Reused])))
             .collect::<Vec<_>>()
     };
     let (req, key) = (rng.index(NUM_REQUESTS), some_key(rng));
@@ -104,7 +102,13 @@ impl Run {
             other => panic!("{other} has no model yet"),
         };
         let recency = [[RequestRecency::default(); NUM_REQUESTS]; 2];
-        Self { capacity: capacity as usize, policy: kind.build(capacity), unrefused: kind.build(capacity), recency, model }
+        Self {
+            capacity: capacity as usize,
+            policy: kind.build(capacity),
+            unrefused: kind.build(capacity),
+            recency,
+            model,
+        }
     }
 
     fn both(&mut self, call: impl Fn(&mut dyn CachePolicy)) {
@@ -172,7 +176,13 @@ impl Run {
     }
 
     /// Tells the policy what became of a key: of one that is in `from`, or of one that is not resident at all.
-    fn change(&mut self, key: OffloadKey, from: State, to: State, tell: fn(&mut dyn CachePolicy, &OffloadKey)) {
+    fn change(
+        &mut self,
+        key: OffloadKey,
+        from: State,
+        to: State,
+        tell: fn(&mut dyn CachePolicy, &OffloadKey),
+    ) {
         match self.model.state(key) {
             Some(state) if state == from => {
                 self.both(|policy| tell(policy, &key));

@@ -50,7 +50,7 @@ fn an_eviction_looks_at_no_pinned_chunk() {
                 }
                 let mut policy = filled(kind, capacity, percent);
                 check_calls(&mut *policy, evictable + 1, &[], false);
-                check_calls(&mut *policy, capacity as usize, &[], false);
+                check_calls(&mut *policy, capacity as usize + 1, &[], false);
             }
         }
     }

@@ -73,7 +73,8 @@ fn may_be_unsafe(path: &str) -> bool {
     UNSAFE_FILES.iter().any(|allowed| path == *allowed || allowed.ends_with('/') && path.starts_with(allowed))
 }
 
-/// A crate root forbids unsafe code; where a module of the crate has some, it denies it and names the module.
+/// A crate root forbids unsafe code; where a module of the crate has some, it denies it and lets that module off by
+/// name.
 fn crate_root_answers_for_unsafe(source: &Source) -> Vec<Complaint> {
     let is_root = ["src/lib.rs", "src/main.rs"].iter().any(|root| source.path.ends_with(root))
         || source.path.rsplit_once('/').is_some_and(|(dir, _)| dir.ends_with("src/bin"));
@@ -95,15 +96,19 @@ fn crate_root_answers_for_unsafe(source: &Source) -> Vec<Complaint> {
                 format!("says neither #![forbid(unsafe_code)] nor, for {module}, #![deny(unsafe_code)]"),
             )]
         }
-        Some(module) if !source.text.lines().any(|line| names_unsafe_module(line, module)) => {
-            vec![complaint(source, 0, format!("no comment line says that the unsafe code is in `{module}`"))]
+        Some(module) if !lets_off(&code, module) => {
+            let message = format!("no #[expect(unsafe_code, reason = ...)] stands above mod {module}");
+            vec![complaint(source, 0, message)]
         }
         Some(_) => Vec::new(),
     }
 }
 
-fn names_unsafe_module(line: &str, module: &str) -> bool {
-    line.trim_start().starts_with("//") && line.contains("unsafe") && line.contains(&format!("`{module}`"))
+fn lets_off(code: &str, module: &str) -> bool {
+    let declared = format!("mod {module};");
+    code.lines()
+        .zip(code.lines().skip(1))
+        .any(|(above, line)| above.starts_with("#[expect(unsafe_code") && line.ends_with(&declared))
 }
 
 /// The word `unsafe` is code in the allowed files only.

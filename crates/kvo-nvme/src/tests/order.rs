@@ -84,10 +84,45 @@ fn a_lookup_is_no_access() {
 }
 
 #[test]
-fn the_policy_of_the_options_decides() {
+fn meeting_a_chunk_that_is_still_being_written_is_no_access() {
+    let mut rig = Rig::new(2);
+    (1..=3).for_each(|req| rig.announce(req));
+    rig.write(1, &[1]);
+    rig.write(2, &[1]);
+    rig.run_all(&[]);
+    rig.poll();
+    rig.store.on_request_finished(RequestId(1));
+    rig.put(3, &[3]);
+    rig.store.on_request_finished(RequestId(3));
+    rig.store.on_request_finished(RequestId(2));
+    rig.put(4, &[4]);
+    rig.check_resident(1..9, &[3, 4]);
+}
+
+fn arc_of_two() -> Rig {
     let policy = PolicyKind::Arc(GhostHits::T1);
-    let options = NvmeOptions { policy, ..NvmeOptions::new("unused", 2, CHUNK_BYTES as u64) };
-    let mut rig = Rig::with_options(options);
+    Rig::with_options(NvmeOptions { policy, ..NvmeOptions::new("unused", 2, CHUNK_BYTES as u64) })
+}
+
+#[test]
+fn a_chunk_that_its_reader_wrote_anew_counts_as_written() {
+    let mut rig = arc_of_two();
+    rig.put(9, &[1]);
+    rig.announce(1);
+    rig.get(1, &[1], &[]);
+    rig.put(9, &[2, 3]);
+    rig.put(1, &[1]);
+    rig.store.on_request_finished(RequestId(1));
+    // It has been met once since it is there, so a scan pushes it out.
+    for n in 10..13 {
+        rig.put(n, &[n]);
+    }
+    rig.check_resident(1..30, &[11, 12]);
+}
+
+#[test]
+fn the_policy_of_the_options_decides() {
+    let mut rig = arc_of_two();
     for req in 1..=2 {
         rig.announce(req);
         rig.put(req, &[1]);
