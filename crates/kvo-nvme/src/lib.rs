@@ -1,7 +1,7 @@
 //! A bounded, checksummed store of chunks on a local SSD: a secondary tier of kvo, or on its own.
 //!
 //! One file of fixed slots, all of whose blocks are allocated when the store is opened: the quota is hard, and the
-//! disk cannot become full later. Which chunk is in which slot is kept in memory, so a lookup answers in the same
+//! disk does not become full later. Which chunk is in which slot is kept in memory, so a lookup answers in the same
 //! step. Reads and writes go straight between the file and the slots of the host memory, on a few threads.
 //!
 //! ```text
@@ -21,7 +21,9 @@
 //! - As a tier it never blocks: a full queue hands the job back, every job that was taken is reported exactly once,
 //!   and a panic in the host memory fails the chunk that it happened to.
 //!
-//! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room.
+//! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room. On
+//! file systems that copy on write (btrfs, zfs) blocks cannot be reserved for overwriting, so there a write can still
+//! meet a full disk; it then fails for its chunk.
 //! It writes through the page cache, and it has no policy of its own: [`NvmeOptions::policy`] names one of
 //! [`kvo_policies`].
 //!

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvo_core::OffloadKey;
 
 use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency};
@@ -40,6 +40,9 @@ pub enum GhostHits {
 pub struct Arc {
     capacity: usize,
     ghost_hits: GhostHits,
+    /// Keys of the last [`on_store_miss`](CachePolicy::on_store_miss) that had a ghost, for [`GhostHits::T2`]: the
+    /// eviction that makes room for them may trim that ghost before they are inserted.
+    missed_ghosts: HashSet<OffloadKey>,
     target_t1: f64,
     entries: HashMap<OffloadKey, Entry>,
     t1: List,
@@ -86,6 +89,7 @@ impl Arc {
         Self {
             capacity: capacity as usize,
             ghost_hits,
+            missed_ghosts: HashSet::new(),
             target_t1: 0.0,
             entries: HashMap::new(),
             t1: List::default(),
@@ -187,7 +191,8 @@ impl Arc {
 
 impl CachePolicy for Arc {
     fn insert(&mut self, _req: &mut RequestRecency, key: OffloadKey, _end_token: Option<u32>) {
-        let was_ghost = self.take(&key).is_some_and(|entry| entry.state == State::Ghost);
+        let had_ghost = self.missed_ghosts.remove(&key);
+        let was_ghost = self.take(&key).is_some_and(|entry| entry.state == State::Ghost) || had_ghost;
         let place = if was_ghost && self.ghost_hits == GhostHits::T2 { Place::T2 } else { Place::T1 };
         self.push(key, place, State::Pending);
     }
@@ -260,7 +265,13 @@ impl CachePolicy for Arc {
     }
 
     fn on_store_miss(&mut self, keys: &[OffloadKey]) {
+        self.missed_ghosts.clear();
         for key in keys.iter().rev() {
+            if self.ghost_hits == GhostHits::T2
+                && self.entries.get(key).is_some_and(|e| e.state == State::Ghost)
+            {
+                self.missed_ghosts.insert(*key);
+            }
             self.adapt(key);
         }
     }

@@ -10,6 +10,14 @@ pub enum TieringConfigError {
         /// The name.
         name: String,
     },
+    /// There are more tiers than a manager can tell apart.
+    #[error("there are {num_tiers} secondary tiers, at most {num_tiers_max} are possible")]
+    TooManyTiers {
+        /// Tiers given.
+        num_tiers: usize,
+        /// The limit.
+        num_tiers_max: usize,
+    },
     /// A number that must be at least one is zero.
     #[error("{field} must be at least 1")]
     Zero {

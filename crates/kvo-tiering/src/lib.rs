@@ -3,6 +3,7 @@
 
 mod error;
 mod manager;
+mod memory_tier;
 mod request;
 mod stats;
 mod tiers;
@@ -10,5 +11,6 @@ mod tiers;
 pub use crate::{
     error::TieringConfigError,
     manager::{ResetReport, TieringManager},
+    memory_tier::{MemoryTier, MemoryTierWorker},
     stats::{TierStats, TieringOptions, TieringStats},
 };

@@ -13,7 +13,7 @@ use kvo_policies::CachePolicy;
 
 use crate::{
     TieringConfigError, TieringOptions, TieringStats,
-    request::Request,
+    request::{Request, TierSet},
     tiers::{EndedJob, Tiers},
 };
 
@@ -54,6 +54,14 @@ struct QueuedPromotion {
     end_token: Option<u32>,
 }
 
+/// The promotions of one request from one tier in one step.
+#[derive(Debug)]
+struct PromotionJob {
+    tier: usize,
+    req: RequestId,
+    holds: Vec<(TierHold, Option<u32>)>,
+}
+
 /// What a reset found, beside the primary's chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResetReport {
@@ -77,6 +85,12 @@ impl<P: CachePolicy> TieringManager<P> {
         clock: Box<dyn Clock>,
     ) -> Result<Self, TieringConfigError> {
         options.check()?;
+        if tiers.len() > TierSet::TIERS_MAX {
+            return Err(TieringConfigError::TooManyTiers {
+                num_tiers: tiers.len(),
+                num_tiers_max: TierSet::TIERS_MAX,
+            });
+        }
         let mut names: HashSet<String> = HashSet::new();
         names.insert(primary.name().to_owned());
         if let Some(twice) = tiers.iter().find(|tier| !names.insert(tier.name().to_owned())) {
@@ -198,17 +212,17 @@ impl<P: CachePolicy> TieringManager<P> {
     /// Asks the secondary tiers for a key that the primary does not have.
     fn lookup_below(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
         let known = self.requests.get(&req.id());
-        if self.promotions_held || known.is_none_or(|request| request.failed.contains(key)) {
+        if self.promotions_held || !known.is_some_and(|request| request.may_promote(key)) {
             return LookupResult::Miss;
         }
         let mut retry = false;
         for index in 0..self.tiers.all.len() {
             let tier = &mut self.tiers.all[index];
-            if !req.tier_filter().allows(tier.tier.medium(), tier.tier.locality()) {
+            if !req.tier_filter().allows(tier.inner.medium(), tier.inner.locality()) {
                 continue;
             }
             tier.stats.queries += 1;
-            match tier.tier.lookup(req.id(), key) {
+            match tier.inner.lookup(req.id(), key) {
                 TierLookup::Miss => {}
                 TierLookup::Retry => {
                     tier.stats.retries += 1;
@@ -235,18 +249,22 @@ impl<P: CachePolicy> TieringManager<P> {
 
     /// Submits the promotions of the step: one job per tier and request, each in the order first queued.
     fn submit_promotions(&mut self) {
-        let queued = std::mem::take(&mut self.queued);
-        let mut jobs: Vec<(usize, Vec<(RequestId, Vec<(TierHold, Option<u32>)>)>)> = Vec::new();
-        for QueuedPromotion { tier, req, hold, end_token } in queued {
-            let requests = entry(&mut jobs, tier);
-            entry(requests, req).push((hold, end_token));
+        let mut jobs: Vec<PromotionJob> = Vec::new();
+        let mut tier_order: Vec<usize> = Vec::new();
+        for QueuedPromotion { tier, req, hold, end_token } in std::mem::take(&mut self.queued) {
+            if !tier_order.contains(&tier) {
+                tier_order.push(tier);
+            }
+            match jobs.iter_mut().find(|job| job.tier == tier && job.req == req) {
+                Some(job) => job.holds.push((hold, end_token)),
+                None => jobs.push(PromotionJob { tier, req, holds: vec![(hold, end_token)] }),
+            }
         }
+        jobs.sort_by_key(|job| tier_order.iter().position(|tier| *tier == job.tier));
         let now = self.now();
-        for (tier, requests) in jobs {
-            for (req, holds) in requests {
-                if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Read, holds, now) {
-                    self.fail_promotions(req, holds);
-                }
+        for PromotionJob { tier, req, holds } in jobs {
+            if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Read, holds, now) {
+                self.fail_promotions(req, holds);
             }
         }
     }
@@ -267,14 +285,9 @@ impl<P: CachePolicy> TieringManager<P> {
     }
 
     /// Gives the chunks, where ready, to every tier that `wants` selects.
-    fn cascade(
-        &mut self,
-        req: RequestId,
-        chunks: &[(OffloadKey, Option<u32>)],
-        wants: impl Fn(usize) -> bool,
-    ) {
+    fn cascade(&mut self, req: RequestId, chunks: &[(OffloadKey, Option<u32>)], wants: TierSet) {
         let now = self.now();
-        for tier in (0..self.tiers.all.len()).filter(|tier| wants(*tier)) {
+        for tier in (0..self.tiers.all.len()).filter(|tier| wants.contains(*tier)) {
             if self.tiers.all[tier].inflight_writes >= self.options.inflight_cascades_max {
                 self.tiers.all[tier].stats.cascades_throttled += 1;
                 continue;
@@ -304,14 +317,14 @@ impl<P: CachePolicy> TieringManager<P> {
             self.parking.insert(request.arrival, req.id());
             request.parked.extend(residents.pending);
         }
-        let wants_all = request.wants_all.clone();
-        self.cascade(req.id(), &residents.ready, |tier| wants_all[tier]);
+        let wants_all = request.wants_all;
+        self.cascade(req.id(), &residents.ready, wants_all);
     }
 
     /// The keys of an offer that the primary has before the offer, if any tier wants all chunks of the request.
     fn residents(&self, req: &RequestContext, keys: &[OffloadKey]) -> Residents {
         let mut residents = Residents::default();
-        if self.requests.get(&req.id()).is_some_and(|request| request.wants_all.contains(&true)) {
+        if self.requests.get(&req.id()).is_some_and(|request| !request.wants_all.is_empty()) {
             for key in keys {
                 let chunk = (*key, req.positions().end_token(key));
                 match self.primary.peek(key) {
@@ -340,8 +353,8 @@ impl<P: CachePolicy> TieringManager<P> {
                 self.parking.insert(arrival, id);
             }
             request.parked = still_pending;
-            let wants_all = request.wants_all.clone();
-            self.cascade(id, &ready, |tier| wants_all[tier]);
+            let wants_all = request.wants_all;
+            self.cascade(id, &ready, wants_all);
             self.finalise_if_settled(id);
         }
     }
@@ -351,7 +364,7 @@ impl<P: CachePolicy> TieringManager<P> {
         if self.requests.get(&id).is_some_and(Request::is_settled) {
             self.requests.remove(&id);
             for tier in &mut self.tiers.all {
-                tier.tier.on_request_finished(id);
+                tier.inner.on_request_finished(id);
             }
         }
     }
@@ -386,14 +399,16 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
             return Err(RequestError::Known { req: req.id() });
         }
         self.primary.new_request(req)?;
-        let policies = self.tiers.all.iter_mut().map(|tier| tier.tier.on_new_request(req));
-        let wants_all: Vec<bool> = policies.map(|policy| policy == OffloadPolicy::RequestLevel).collect();
-        let policy =
-            if wants_all.contains(&true) { OffloadPolicy::RequestLevel } else { OffloadPolicy::ChunkLevel };
+        let mut wants_all = TierSet::default();
+        for (index, tier) in self.tiers.all.iter_mut().enumerate() {
+            if tier.inner.on_new_request(req) == OffloadPolicy::RequestLevel {
+                wants_all.insert(index);
+            }
+        }
         self.requests
             .insert(req.id(), Request { arrival: self.next_arrival, wants_all, ..Request::default() });
         self.next_arrival += 1;
-        Ok(policy)
+        Ok(if wants_all.is_empty() { OffloadPolicy::ChunkLevel } else { OffloadPolicy::RequestLevel })
     }
 
     fn lookup(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
@@ -438,7 +453,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.primary.complete_store(token, result)?;
         let store = self.stores.remove(&id).expect("each store job of the primary is remembered here");
         if result == TransferResult::Done {
-            self.cascade(store.req, &store.chunks, |_| true);
+            self.cascade(store.req, &store.chunks, TierSet::ALL);
         }
         if let Some(request) = self.requests.get_mut(&store.req) {
             request.open_stores -= 1;
@@ -468,7 +483,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.submit_promotions();
         self.resolve_parked();
         for tier in &mut self.tiers.all {
-            tier.tier.on_schedule_end();
+            tier.inner.on_schedule_end();
         }
         self.polled_in_step = false;
     }
@@ -476,7 +491,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.primary.take_events(events);
         for tier in &mut self.tiers.all {
-            tier.tier.take_events(events);
+            tier.inner.take_events(events);
         }
     }
 
@@ -498,13 +513,4 @@ impl<P: fmt::Debug> fmt::Debug for TieringManager<P> {
             .field("promotions_held", &self.promotions_held)
             .finish_non_exhaustive()
     }
-}
-
-/// The value of `key` in a short list kept in order of first use.
-fn entry<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
-    let index = list.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
-        list.push((key, V::default()));
-        list.len() - 1
-    });
-    &mut list[index].1
 }

@@ -8,8 +8,8 @@ use kvo_core::OffloadKey;
 pub(crate) struct Request {
     /// Its place in the order in which requests began.
     pub(crate) arrival: u64,
-    /// Which tiers want all of its chunks, in the tiers' order.
-    pub(crate) wants_all: Vec<bool>,
+    /// Which tiers want all of its chunks, by their place in the order of tiers.
+    pub(crate) wants_all: TierSet,
     pub(crate) finished: bool,
     /// Store jobs at the primary that are open.
     pub(crate) open_stores: u32,
@@ -21,8 +21,37 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Whether lookups may bring `key` up for it.
+    pub(crate) fn may_promote(&self, key: &OffloadKey) -> bool {
+        !self.finished && !self.failed.contains(key)
+    }
+
     /// Whether no further cascade can come of it.
     pub(crate) fn is_settled(&self) -> bool {
         self.finished && self.open_stores == 0 && self.parked.is_empty()
+    }
+}
+
+/// A set of tiers, by their place in the order of tiers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TierSet(u64);
+
+impl TierSet {
+    /// As many tiers as a set can tell apart.
+    pub(crate) const TIERS_MAX: usize = 64;
+
+    /// Every tier.
+    pub(crate) const ALL: Self = Self(u64::MAX);
+
+    pub(crate) fn insert(&mut self, tier: usize) {
+        self.0 |= 1 << tier;
+    }
+
+    pub(crate) fn contains(self, tier: usize) -> bool {
+        self.0 >> tier & 1 == 1
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }

@@ -12,7 +12,7 @@ use crate::TierStats;
 
 /// A tier and what is counted of it.
 pub(crate) struct Tier {
-    pub(crate) tier: Box<dyn SecondaryTier>,
+    pub(crate) inner: Box<dyn SecondaryTier>,
     pub(crate) inflight_writes: u32,
     pub(crate) stats: TierStats,
 }
@@ -52,7 +52,7 @@ impl Tiers {
             .map(|tier| Tier {
                 stats: TierStats { name: tier.name().to_owned(), ..TierStats::default() },
                 inflight_writes: 0,
-                tier,
+                inner: tier,
             })
             .collect();
         Self { all, open: HashMap::new(), next_job: 0, chunk_bytes, reports: Vec::new() }
@@ -74,7 +74,7 @@ impl Tiers {
             .map(|(hold, end_token)| TierChunk { key: hold.key(), slot: hold.slot(), end_token: *end_token })
             .collect();
         let holds: Vec<TierHold> = holds.into_iter().map(|(hold, _)| hold).collect();
-        let Tier { tier: to, inflight_writes, stats } = &mut self.all[tier];
+        let Tier { inner: to, inflight_writes, stats } = &mut self.all[tier];
         let num_chunks = holds.len();
         let bytes = num_chunks as u64 * self.chunk_bytes;
         let span = match direction {
@@ -117,7 +117,7 @@ impl Tiers {
         let mut ended = Vec::new();
         let mut reports = std::mem::take(&mut self.reports);
         for index in 0..self.all.len() {
-            self.all[index].tier.poll(&mut reports);
+            self.all[index].inner.poll(&mut reports);
             for report in reports.drain(..) {
                 ended.extend(self.end(index, report, now));
             }

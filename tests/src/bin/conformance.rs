@@ -1,5 +1,7 @@
 //! Replays every scenario of a directory; ends with `N passed, N failed`.
 
+#![forbid(unsafe_code)]
+
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context;

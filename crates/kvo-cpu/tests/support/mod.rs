@@ -7,8 +7,8 @@ pub mod model;
 pub mod policies;
 
 use kvo_core::{
-    JobToken, LoadJob, LookupResult, OffloadEvent, OffloadKey, OffloadManager, RequestContext, RequestId, StoreJob,
-    StoreOutcome, TransferResult,
+    JobToken, LoadJob, LookupResult, OffloadEvent, OffloadKey, OffloadManager, RequestContext, RequestId,
+    StoreJob, StoreOutcome, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions, CpuStats};
 use kvo_policies::{CachePolicy, Lru};
@@ -85,10 +85,7 @@ pub fn events(manager: &mut impl OffloadManager) -> Vec<OffloadEvent> {
 }
 
 /// All that can be seen of a manager without changing it: its counts and counters, and what `keys` are.
-pub fn seen<P: CachePolicy>(
-    manager: &CpuManager<P>,
-    keys: &[OffloadKey],
-) -> (CpuStats, Vec<LookupResult>) {
+pub fn seen<P: CachePolicy>(manager: &CpuManager<P>, keys: &[OffloadKey]) -> (CpuStats, Vec<LookupResult>) {
     manager.assert_consistent();
     (manager.stats(), keys.iter().map(|key| manager.peek(key)).collect())
 }

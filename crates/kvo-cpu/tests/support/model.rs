@@ -12,6 +12,7 @@ pub struct Model {
     options: CpuOptions,
     policy: Box<dyn Naive>,
     chunks: Vec<Chunk>,
+    /// One entry a hold from before a reset.
     parked: Vec<SlotId>,
     pub generation: u64,
     pub jobs: Vec<Job>,
@@ -69,6 +70,10 @@ impl Model {
         }
     }
 
+    pub fn has_position(&self, req: usize, key: OffloadKey) -> bool {
+        self.requests[req].positions.contains_key(&key)
+    }
+
     fn chunk(&mut self, key: OffloadKey) -> Option<&mut Chunk> {
         self.chunks.iter_mut().find(|chunk| chunk.key == key)
     }
@@ -81,9 +86,16 @@ impl Model {
         self.parked.contains(&slot) || self.chunks.iter().any(|chunk| chunk.slot == slot)
     }
 
+    fn num_parked(&self) -> u32 {
+        let mut slots = self.parked.clone();
+        slots.sort();
+        slots.dedup();
+        slots.len() as u32
+    }
+
     pub fn counts(&self) -> ChunkCounts {
         let count = |is: fn(&Chunk) -> bool| self.chunks.iter().filter(|c| is(c)).count() as u32;
-        let parked = self.parked.len() as u32;
+        let parked = self.num_parked();
         ChunkCounts {
             capacity: self.options.num_slots,
             free: self.options.num_slots - self.chunks.len() as u32 - parked,
@@ -98,7 +110,7 @@ impl Model {
             counts: self.counts(),
             generation: self.generation,
             open_jobs: self.jobs.iter().filter(|job| job.generation == self.generation).count(),
-            parked_slots: self.parked.len() as u32,
+            parked_slots: self.num_parked(),
             tracked_keys: self.offers.len(),
             ..self.stats
         }
@@ -247,7 +259,8 @@ impl Model {
             let met = match self.peek(*key) {
                 LookupResult::Hit => Some(AccessKind::Reused),
                 LookupResult::Miss => {
-                    let offers = self.offers.iter().find(|(of, _)| of == key).map_or(1, |(_, offers)| *offers);
+                    let offers =
+                        self.offers.iter().find(|(of, _)| of == key).map_or(1, |(_, offers)| *offers);
                     if offers < self.options.store_threshold {
                         self.stats.keys_below_threshold += 1;
                         continue;
@@ -333,7 +346,7 @@ impl Model {
         if of.0 != self.generation {
             let at = self.parked.iter().position(|parked| *parked == slot).unwrap();
             self.parked.remove(at);
-            return Released::Unparked;
+            return Released::Stale;
         }
         match (of.1, done) {
             (HoldKind::Cascade, _) => self.unpin(key),

@@ -16,6 +16,8 @@ fn check_read(trouble: Trouble, dropped: bool, quarantined: u32) {
     assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
     rig.check_resident(0..5, if dropped { &[1, 3, 4] } else { &[1, 2, 3, 4] });
     assert_eq!(rig.store.counts().quarantined, quarantined);
+    let read = rig.store.stats().read;
+    assert_eq!((read.jobs_done, read.jobs_failed, read.chunks), (0, 1, 3));
     rig.get(3, &[1, 2, 3, 4], if dropped { &[2] } else { &[] });
     assert_eq!(rig.store.stats().chunks_dropped, u64::from(dropped));
 }

@@ -161,6 +161,7 @@ struct Model {
     /// Chunks that the events say are there.
     replayed: BTreeSet<u64>,
     versions: u64,
+    last_generation: u64,
     num_reported: u64,
     num_reads_checked: u64,
 }
@@ -207,6 +208,7 @@ impl Model {
             announced: BTreeSet::new(),
             replayed: BTreeSet::new(),
             versions: 0,
+            last_generation: 0,
             num_reported: 0,
             num_reads_checked: 0,
         }
@@ -321,6 +323,8 @@ impl Model {
                 assert_eq!((op.job, op.tenant.key, op.host), (id, key(*n), job.chunks[index].slot));
                 assert!(matches!(op.action, Action::Write));
                 self.assert_unused(op.slot);
+                assert!(op.tenant.generation > self.last_generation, "a generation comes again: {op:?}");
+                self.last_generation = op.tenant.generation;
                 self.chunks.insert(*n, Chunk::Writing { slot: op.slot });
                 self.queued.push(op);
                 job.undecided += 1;

@@ -121,6 +121,34 @@ fn a_chunk_that_its_reader_wrote_anew_counts_as_written() {
 }
 
 #[test]
+fn what_a_running_request_meets_is_spared_before_it_finishes() {
+    for meet in [Rig::put as fn(&mut Rig, u64, &[u64]), |rig, req, ns| rig.get(req, ns, &[])] {
+        let mut rig = Rig::new(2);
+        rig.put(1, &[1]);
+        rig.put(2, &[2]);
+        rig.announce(3);
+        meet(&mut rig, 3, &[1]);
+        rig.put(4, &[3]);
+        rig.check_resident(1..9, &[1, 3]);
+    }
+}
+
+#[test]
+fn the_policy_is_told_of_chunks_that_come_back() {
+    let mut rig = arc_of_two();
+    for req in 1..=2 {
+        rig.announce(req);
+        rig.put(req, &[1]);
+        rig.store.on_request_finished(RequestId(req));
+    }
+    // Two ghosts come back, which tells ARC to give room to what was met once.
+    for n in [2, 3, 2, 3] {
+        rig.put(9, &[n]);
+    }
+    rig.check_resident(1..9, &[2, 3]);
+}
+
+#[test]
 fn the_policy_of_the_options_decides() {
     let mut rig = arc_of_two();
     for req in 1..=2 {
