@@ -82,5 +82,8 @@ pub use crate::{
     outcome::{LookupResult, OffloadPolicy, Refusal, StoreOutcome, TierLookup, TransferResult},
     request::{KeyPositions, Locality, Medium, RequestContext, TierFilter},
     stats::{ChunkCounts, EdgeStats},
-    tier::{JobRejected, RejectReason, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob},
+    tier::{
+        JobRejected, RejectReason, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,
+        TierOutcome,
+    },
 };

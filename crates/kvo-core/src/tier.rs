@@ -11,7 +11,8 @@ use crate::{
 /// block, wait, or do I/O. A tier that needs to work does so on threads of its own and reports by
 /// [`poll`](Self::poll). Calls come in this order: [`on_new_request`](Self::on_new_request) before anything else of a
 /// request; lookups and jobs of it in any number; [`on_request_finished`](Self::on_request_finished) exactly once,
-/// after the last write that the request can cause was submitted (its jobs may still be running then).
+/// after the last write that the request can cause was submitted. Its jobs may still be running then, and a read that
+/// its lookups asked for may still come.
 ///
 /// A job's slots stay reserved (read) or pinned (write) until the tier reports the job, exactly once, whatever
 /// happens; so each submitted job must be reported, also when it failed.
@@ -89,19 +90,47 @@ pub struct TierJob {
     pub chunks: Vec<TierChunk>,
 }
 
-/// How a tier job ended.
+/// What a tier reports of a job that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierCompletion {
     /// The job.
     pub job: JobId,
-    /// The keys whose bytes did not arrive; empty for a job that succeeded whole.
-    pub failed: Vec<OffloadKey>,
+    /// How it ended.
+    pub outcome: TierOutcome,
+}
+
+/// How a tier job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TierOutcome {
+    /// Every chunk arrived.
+    Done,
+    /// These chunks did not arrive, the others did.
+    Partial {
+        /// Keys of the job; never empty.
+        failed: Vec<OffloadKey>,
+    },
+    /// No chunk is known to have arrived, and nothing is known of any single one: the job was cancelled, timed out,
+    /// or never began.
+    Failed,
 }
 
 impl TierCompletion {
     /// Every chunk of `job` arrived.
     pub fn done(job: JobId) -> Self {
-        Self { job, failed: Vec::new() }
+        Self { job, outcome: TierOutcome::Done }
+    }
+
+    /// The chunks of `job` arrived, except those of `failed`, which may be empty.
+    pub fn except(job: JobId, failed: Vec<OffloadKey>) -> Self {
+        Self {
+            job,
+            outcome: if failed.is_empty() { TierOutcome::Done } else { TierOutcome::Partial { failed } },
+        }
+    }
+
+    /// `job` failed as a whole.
+    pub fn failed(job: JobId) -> Self {
+        Self { job, outcome: TierOutcome::Failed }
     }
 }
 

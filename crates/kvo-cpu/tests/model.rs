@@ -429,7 +429,7 @@ fn transfer(done: bool) -> TransferResult {
 /// All capacities from 1 to 9, thresholds from 1 to 3, trackers from one key to many, in turn.
 #[track_caller]
 fn check(kind: PolicyKind) {
-    explore(0..600, 150_000, generate, |seed, ops| {
+    explore(0..1_600, 400_000, generate, |seed, ops| {
         let of = |bound: u64, of: u64| u32::try_from(of % bound).unwrap();
         let options = CpuOptions {
             store_threshold: 1 + of(4, seed).min(2),

@@ -6,7 +6,7 @@ use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     ChunkCounts, Clock, CompleteError, JobId, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent,
     OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SecondaryTier,
-    StoreError, StoreJob, StoreOutcome, TierDirection, TierLookup, TransferResult,
+    StoreError, StoreJob, StoreOutcome, TierDirection, TierLookup, TierOutcome, TransferResult,
 };
 use kvo_cpu::{CpuManager, Released, TierHold};
 use kvo_policies::CachePolicy;
@@ -14,7 +14,7 @@ use kvo_policies::CachePolicy;
 use crate::{
     TieringConfigError, TieringOptions, TieringStats,
     request::{Request, TierSet},
-    tiers::{EndedJob, Tiers},
+    tiers::Tiers,
 };
 
 /// A primary tier with secondary tiers below it: stores cascade down, lookups bring chunks up.
@@ -183,27 +183,23 @@ impl<P: CachePolicy> TieringManager<P> {
     fn poll(&mut self) {
         self.polled_in_step = true;
         let now = self.now();
-        for EndedJob { job, failed, all_failed } in self.tiers.poll(now) {
+        for ended in self.tiers.poll(now) {
             let (mut arrived, mut lost) = (Vec::new(), Vec::new());
-            for hold in job.holds {
+            let results: Vec<TransferResult> =
+                ended.job.holds.iter().map(|hold| ended.result(&hold.key())).collect();
+            for (hold, result) in ended.job.holds.into_iter().zip(results) {
                 let key = hold.key();
-                let result = if all_failed || failed.contains(&key) {
-                    TransferResult::Failed
-                } else {
-                    TransferResult::Done
-                };
                 let released =
                     self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
-                match (job.direction, released) {
+                match (ended.job.direction, released) {
                     (TierDirection::Read, Released::Ready) => arrived.push(key),
                     (TierDirection::Read, Released::Freed) => lost.push(key),
                     _ => {}
                 }
             }
             self.primary.record_promotions(&arrived, &lost);
-            if !arrived.is_empty()
-                && let Some(request) = self.requests.get_mut(&job.req)
-            {
+            let may_retry = self.options.retry_failed_jobs && ended.outcome == TierOutcome::Failed;
+            if !may_retry && let Some(request) = self.requests.get_mut(&ended.job.req) {
                 request.failed.extend(lost);
             }
         }

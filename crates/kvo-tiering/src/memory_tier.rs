@@ -202,7 +202,7 @@ impl<P: CachePolicy> MemoryTier<P> {
             }
         }
         open.failed.extend(ended.failed);
-        Some(TierCompletion { job: ended.id, failed: open.failed })
+        Some(TierCompletion::except(ended.id, open.failed))
     }
 }
 

@@ -13,12 +13,17 @@ pub struct TieringOptions {
     /// Cascade jobs that may be in flight to one tier; while there are as many, further cascades to that tier are
     /// left out. At least 1.
     pub inflight_cascades_max: u32,
+    /// Whether a request may ask once more for chunks whose promotion job failed as a whole. The reference lets it; a
+    /// tier that fails every job then keeps a request trying for as long as it lives. A chunk that failed by itself
+    /// stays a miss for the request in any case.
+    pub retry_failed_jobs: bool,
 }
 
 impl TieringOptions {
-    /// Options for chunks of `chunk_bytes` bytes: at most 256 cascades in flight to a tier.
+    /// Options for chunks of `chunk_bytes` bytes: at most 256 cascades in flight to a tier, one try for a
+    /// promotion.
     pub fn new(chunk_bytes: u64) -> Self {
-        Self { chunk_bytes, inflight_cascades_max: 256 }
+        Self { chunk_bytes, inflight_cascades_max: 256, retry_failed_jobs: false }
     }
 
     pub(crate) fn check(&self) -> Result<(), TieringConfigError> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    EdgeStats, JobId, OffloadKey, RequestId, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,
+    EdgeStats, JobId, OffloadKey, RequestId, SecondaryTier, TierChunk, TierCompletion, TierDirection,
+    TierJob, TierOutcome, TransferResult,
 };
 use kvo_cpu::TierHold;
 
@@ -28,12 +29,21 @@ pub(crate) struct OpenJob {
     span: tracing::Span,
 }
 
-/// A job that a tier has reported, and which of its keys failed.
+/// A job that a tier has reported.
 pub(crate) struct EndedJob {
     pub(crate) job: OpenJob,
-    pub(crate) failed: Vec<OffloadKey>,
-    /// The report cannot be trusted, so no chunk of the job can.
-    pub(crate) all_failed: bool,
+    pub(crate) outcome: TierOutcome,
+}
+
+impl EndedJob {
+    pub(crate) fn result(&self, key: &OffloadKey) -> TransferResult {
+        let failed = match &self.outcome {
+            TierOutcome::Done => false,
+            TierOutcome::Partial { failed } => failed.contains(key),
+            TierOutcome::Failed => true,
+        };
+        if failed { TransferResult::Failed } else { TransferResult::Done }
+    }
 }
 
 /// All secondary tiers, in lookup order, and their open jobs.
@@ -139,23 +149,24 @@ impl Tiers {
             return None;
         }
         let job = self.open.remove(&report.job)?;
-        let foreign = report.failed.iter().find(|key| job.holds.iter().all(|hold| hold.key() != **key));
-        if let Some(key) = foreign {
+        let mut ended = EndedJob { job, outcome: report.outcome };
+        let holds = &ended.job.holds;
+        if let TierOutcome::Partial { failed } = &ended.outcome
+            && let Some(key) = failed.iter().find(|key| holds.iter().all(|hold| hold.key() != **key))
+        {
             stats.invalid_reports += 1;
-            job.span.in_scope(|| {
+            ended.job.span.in_scope(|| {
                 tracing::warn!(
                     %key,
                     invalid_reports = stats.invalid_reports,
                     "a tier reported a key that its job does not have; the job counts as failed"
                 );
             });
+            ended.outcome = TierOutcome::Failed;
         }
-        let all_failed = foreign.is_some();
-        let num_failed = if all_failed {
-            job.holds.len()
-        } else {
-            job.holds.iter().filter(|hold| report.failed.contains(&hold.key())).count()
-        };
+        let job = &ended.job;
+        let num_failed =
+            job.holds.iter().filter(|hold| ended.result(&hold.key()) == TransferResult::Failed).count();
         let edge = match job.direction {
             TierDirection::Write => {
                 *inflight_writes -= 1;
@@ -165,7 +176,7 @@ impl Tiers {
         };
         count(edge, job.holds.len(), num_failed, self.chunk_bytes, now.saturating_sub(job.submitted));
         job.span.in_scope(|| tracing::debug!(num_failed, "ended"));
-        Some(EndedJob { job, failed: report.failed, all_failed })
+        Some(ended)
     }
 
     pub(crate) fn stats(&self) -> Vec<TierStats> {

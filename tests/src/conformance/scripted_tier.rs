@@ -30,21 +30,25 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Ends an open job. `successful` counts where a load did not succeed whole.
+    /// Ends an open job. `successful` names the keys that arrived where a load failed in part.
     pub(super) fn finish(
         &mut self,
         job: JobId,
         success: bool,
-        successful: &[OffloadKey],
+        successful: Option<&[OffloadKey]>,
     ) -> anyhow::Result<()> {
         let Some(job) = self.open.remove(&job) else { anyhow::bail!("tier job {job} is not open") };
         let keys = job.chunks.iter().map(|chunk| chunk.key);
         if success && job.direction == TierDirection::Write {
             self.resident.extend(keys.clone());
         }
-        let failed =
-            if success { Vec::new() } else { keys.filter(|key| !successful.contains(key)).collect() };
-        self.finished.push(TierCompletion { job: job.id, failed });
+        self.finished.push(match (success, successful) {
+            (true, _) => TierCompletion::done(job.id),
+            (false, None) => TierCompletion::failed(job.id),
+            (false, Some(successful)) => {
+                TierCompletion::except(job.id, keys.filter(|key| !successful.contains(key)).collect())
+            }
+        });
         Ok(())
     }
 }

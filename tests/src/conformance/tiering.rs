@@ -34,8 +34,12 @@ impl TieringDriver {
             let tier = ScriptedTier::new(format!("tier-{index}"), policy, spec.async_lookup, script.clone());
             Box::new(tier) as Box<dyn SecondaryTier>
         });
-        // The recordings know no limit on cascades.
-        let options = TieringOptions { inflight_cascades_max: u32::MAX, ..TieringOptions::new(1) };
+        // The recordings know no limit on cascades, nor on promotions that fail as a whole.
+        let options = TieringOptions {
+            inflight_cascades_max: u32::MAX,
+            retry_failed_jobs: true,
+            ..TieringOptions::new(1)
+        };
         let manager =
             TieringManager::new(primary, tiers.collect(), options, Box::new(ManualClock::default()))?;
         Ok(Self { manager, scripts, requests: Requests::default(), jobs: OpenJobs::default() })
@@ -108,8 +112,8 @@ impl Driver for TieringDriver {
                 Value::Null
             }
             Op::TierJobDone { tier, job, success, successful_keys } => {
-                let successful = keys(successful_keys.as_deref().unwrap_or_default());
-                self.script(*tier)?.finish(JobId(*job), *success, &successful)?;
+                let successful = successful_keys.as_deref().map(keys);
+                self.script(*tier)?.finish(JobId(*job), *success, successful.as_deref())?;
                 Value::Null
             }
             Op::ScheduleEnd => {

@@ -1,6 +1,6 @@
 //! What the tests of this crate share.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test program uses its own part")]
 
 pub mod model;
 #[path = "../../../kvo-policies/tests/support/mod.rs"]

@@ -342,6 +342,6 @@ impl NvmeStore {
             TierDirection::Read => &mut self.stats.read,
         };
         ended.count(edge, chunk_bytes);
-        self.completed.push(TierCompletion { job: id, failed: ended.failed });
+        self.completed.push(TierCompletion::except(id, ended.failed));
     }
 }

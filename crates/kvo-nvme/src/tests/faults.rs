@@ -13,7 +13,7 @@ fn check_read(trouble: Trouble, dropped: bool, quarantined: u32) {
     rig.put(1, &[1, 2, 3, 4]);
     let job = rig.read(2, &[1, 2, 3, 4]);
     rig.run_all(&[(2, trouble)]);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
     rig.check_resident(0..5, if dropped { &[1, 3, 4] } else { &[1, 2, 3, 4] });
     assert_eq!(rig.store.counts().quarantined, quarantined);
     let read = rig.store.stats().read;
@@ -46,7 +46,7 @@ fn check_write(trouble: Trouble, quarantined: u32) {
     let mut rig = Rig::new(4);
     let job = rig.write(1, &[1, 2, 3]);
     rig.run_all(&[(2, trouble)]);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
     rig.check_resident(0..5, &[1, 3]);
     let counts = rig.store.counts();
     assert_eq!((counts.quarantined, counts.free), (quarantined, 2 - quarantined));
@@ -117,7 +117,7 @@ fn a_slot_that_fails_its_second_check_is_quarantined() {
         assert_eq!(rig.store.counts().quarantined, quarantined, "round {round}");
     }
     let job = rig.write(1, &[1]);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([1]) }], "no slot is left");
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))], "no slot is left");
 }
 
 #[test]
@@ -128,12 +128,12 @@ fn a_dropped_chunk_keeps_its_slot_until_the_last_read_has_ended() {
     let second = rig.read(2, &[1]);
     let (a, b) = (rig.next_op().unwrap(), rig.next_op().unwrap());
     rig.run(a, Trouble::Eof);
-    assert_eq!(rig.poll(), [TierCompletion { job: first, failed: keys([1]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1]))]);
     assert_eq!(rig.store.lookup(RequestId(1), &key(1)), TierLookup::Miss);
     assert_eq!((rig.store.counts().retiring, rig.store.counts().free), (1, 0));
     // Nothing may be written into the slot while it is still being read.
     let refused = rig.write(3, &[2]);
-    assert_eq!(rig.poll(), [TierCompletion { job: refused, failed: keys([2]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(refused, keys([2]))]);
     rig.run(b, Trouble::None);
     assert_eq!(rig.poll(), [TierCompletion::done(second)], "these bytes were right");
     assert_eq!(rig.store.counts().free, 1);
@@ -165,14 +165,14 @@ fn a_busy_slot_of_the_host_memory_costs_no_chunk() {
     let held = memory.slots[2].read().unwrap();
     rig.run_all(&[]);
     drop(held);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([2]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
     rig.get(1, &[1, 2], &[]);
 
     let job = rig.write(1, &[3, 4]);
     let held = memory.slots[4].write().unwrap();
     rig.run_all(&[]);
     drop(held);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([4]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([4]))]);
     assert_eq!((rig.store.counts().free, rig.store.counts().quarantined), (1, 0));
     assert_eq!(rig.store.stats().memory_errors, 2);
 }
@@ -187,10 +187,7 @@ fn a_job_that_no_thread_takes_is_reported_as_failed() {
     let read = rig.read(1, &[1]);
     assert_eq!(
         rig.poll(),
-        [
-            TierCompletion { job: write, failed: keys([2, 3]) },
-            TierCompletion { job: read, failed: keys([1]) }
-        ]
+        [TierCompletion::except(write, keys([2, 3])), TierCompletion::except(read, keys([1]))]
     );
     rig.check_resident(0..5, &[1]);
 }

@@ -42,7 +42,7 @@ fn unknown_pending_and_evicted_keys_fail_alone() {
     let read = rig.read(2, &[1, 2, 3, 9]);
     rig.run_all(&[]);
     let done = rig.poll();
-    assert!(done.contains(&TierCompletion { job: read, failed: keys([2, 3, 9]) }), "{done:?}");
+    assert!(done.contains(&TierCompletion::except(read, keys([2, 3, 9]))), "{done:?}");
     assert_eq!(rig.memory.bytes(1), super::content(1, 0, CHUNK_BYTES));
     assert_eq!(rig.store.stats().read_misses, 3);
 }
@@ -54,7 +54,7 @@ fn a_job_with_nothing_to_do_is_reported_by_the_next_poll() {
     let again = rig.write(2, &[1]);
     let absent = rig.read(2, &[7]);
     assert!(rig.next_op().is_none());
-    assert_eq!(rig.poll(), [TierCompletion::done(again), TierCompletion { job: absent, failed: keys([7]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::done(again), TierCompletion::except(absent, keys([7]))]);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.store.stats().chunks_present, 1);
 }
@@ -79,7 +79,7 @@ fn a_second_write_of_a_pending_key_ends_as_the_first_does() {
     let failed = keys([3]);
     assert_eq!(
         rig.poll(),
-        [TierCompletion { job: first, failed: failed.clone() }, TierCompletion { job: second, failed }]
+        [TierCompletion::except(first, failed.clone()), TierCompletion::except(second, failed)]
     );
     rig.check_resident(0..5, &[1, 2]);
 }
@@ -110,7 +110,7 @@ fn a_repeated_key_is_written_once_and_read_twice() {
     // A repeated key that fails is named once.
     rig.store.submit(job(3, TierDirection::Read)).unwrap();
     rig.run_all(&[(1, Trouble::Eio)]);
-    assert_eq!(rig.poll(), [TierCompletion { job: JobId(3), failed: keys([1]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(JobId(3), keys([1]))]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn without_room_the_head_is_kept_and_the_tail_fails() {
     let job = rig.write(2, &[11, 12, 13, 14, 15, 16]);
     assert_eq!(rig.store.counts().writing, 4, "both old chunks went");
     rig.run_all(&[]);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([15, 16]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([15, 16]))]);
     rig.check_resident(0..20, &[11, 12, 13, 14]);
     assert_eq!((rig.store.stats().chunks_refused, rig.store.stats().chunks_evicted), (2, 2));
 }
@@ -134,7 +134,7 @@ fn keys_of_the_job_and_pinned_chunks_are_not_evicted() {
     let job = rig.write(3, &[3, 4, 5]);
     rig.run_all(&[]);
     let done = rig.poll();
-    assert!(done.contains(&TierCompletion { job, failed: keys([5]) }), "{done:?}");
+    assert!(done.contains(&TierCompletion::except(job, keys([5]))), "{done:?}");
     rig.check_resident(0..9, &[1, 3, 4]);
 }
 
@@ -146,7 +146,7 @@ fn writes_without_any_room_fail_and_change_nothing() {
     let before = rig.store.counts();
     let job = rig.write(2, &[3, 4]);
     assert_eq!(rig.store.counts(), before);
-    assert_eq!(rig.poll(), [TierCompletion { job, failed: keys([3, 4]) }]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3, 4]))]);
 }
 
 #[test]
