@@ -1,11 +1,22 @@
 //! `kvo-bench replay`: a trace through every tier, every byte checked.
 
-use std::io::{Write, stdout};
+use std::{
+    fs,
+    io::{Write, stdout},
+    path::PathBuf,
+    time::Instant,
+};
 
-use anyhow::bail;
+use anyhow::Context;
 use clap::{Args, value_parser};
-use kvo_bench::Interrupt;
+use comfy_table::Table;
+use indicatif::{HumanBytes, HumanCount};
+use kvo_bench::{
+    Interrupt, ReplayEngine, ReplayOptions, ReplayStats, Report, TierHits, Trace, new_table, number_cell,
+    progress_bar,
+};
 use kvo_policies::PolicyKind;
+use serde::Serialize;
 
 use crate::{
     Outcome,
@@ -13,6 +24,10 @@ use crate::{
 };
 
 /// Replays a trace through GPU blocks, CPU slots and a store on an SSD, and checks every byte that comes back.
+///
+/// The GPU's memory is host memory and its compute is a pattern written by a thread, so the figures of the GPU's
+/// edges are those of a model, not of a link. Requests run one after the other, and the tiers come to rest between
+/// them: the hits depend on the trace and the sizes alone.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
@@ -27,18 +42,194 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     nvme_chunks: u32,
     /// Bytes a block of GPU memory
-    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = value_parser!(u32).range(1..))]
     block_bytes: u32,
-    /// Eviction policy of the CPU tier: lru, arc, arc:ghost-hits=t2
+    /// Eviction policy of the CPU tier and of the store: lru, arc, arc:ghost-hits=t2
     #[arg(long, value_name = "NAME", default_value_t = PolicyKind::Lru)]
     policy: PolicyKind,
-    /// A short run against rot: the figures mean nothing
-    #[arg(long)]
+    /// Where to make the temporary directory of the store [default: that of the system]
+    #[arg(long, value_name = "DIR")]
+    nvme_dir: Option<PathBuf>,
+    /// A short run against rot: 400 generated requests and small blocks; the figures mean nothing
+    #[arg(long, conflicts_with_all = ["trace", "gpu_blocks", "cpu_chunks", "nvme_chunks", "block_bytes"])]
     smoke: bool,
+    /// Flip one bit in the block that is compared under this number, to see that the check finds it
+    #[arg(long, value_name = "N", hide = true)]
+    flip_bit_in_block: Option<u64>,
 }
 
-pub(crate) fn run(args: &ReplayArgs, _interrupt: &Interrupt) -> anyhow::Result<Outcome> {
-    let trace = args.trace.load()?;
-    writeln!(stdout(), "{}", TraceSummary::of(&trace))?;
-    bail!("replay is not part of this build yet: {args:?}");
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    trace: TraceSummary,
+    gpu_blocks: u32,
+    cpu_chunks: u32,
+    nvme_chunks: u32,
+    block_bytes: u32,
+    policy: String,
+    /// The GPU is a model: its memory is host memory.
+    gpu_is_simulated: bool,
+    seconds: f64,
+    hit_percent: f64,
+    peak_memory_bytes: Option<u64>,
+    #[serde(flatten)]
+    stats: &'a ReplayStats,
+}
+
+pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let mut out = stdout();
+    let trace = if args.smoke { kvo_bench::kvo_synth(400, 7) } else { args.trace.load()? };
+    let summary = TraceSummary::of(&trace);
+    writeln!(out, "{summary}")?;
+    let options = options(args, &trace);
+    writeln!(
+        out,
+        "{} GPU blocks (simulated in host memory), {} CPU slots, {} NVMe chunks of {} bytes, {}",
+        options.gpu_blocks, options.cpu_chunks, options.nvme_chunks, options.block_bytes, options.policy
+    )?;
+
+    let dir = match &args.nvme_dir {
+        Some(parent) => tempfile::tempdir_in(parent).with_context(|| {
+            format!("cannot make a directory for the store in {} (--nvme-dir)", parent.display())
+        }),
+        None => tempfile::tempdir().context("cannot make a temporary directory for the store"),
+    }?;
+    let mut engine = ReplayEngine::new(options.clone(), dir.path())?;
+    let started = Instant::now();
+    let progress = progress_bar(trace.requests.len() as u64, "requests");
+    let mut complete = true;
+    for (number, request) in (0..).zip(&trace.requests) {
+        if interrupt.is_set() {
+            complete = false;
+            break;
+        }
+        engine.serve(number, request).with_context(|| format!("request {number} of {}", trace.name))?;
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+
+    let stats = engine.stats();
+    let results = Results {
+        trace: summary,
+        gpu_blocks: options.gpu_blocks,
+        cpu_chunks: options.cpu_chunks,
+        nvme_chunks: options.nvme_chunks,
+        block_bytes: options.block_bytes,
+        policy: options.policy.to_string(),
+        gpu_is_simulated: true,
+        seconds: started.elapsed().as_secs_f64(),
+        hit_percent: stats.hit_percent(),
+        peak_memory_bytes: peak_memory_bytes(),
+        stats: &stats,
+    };
+    print(&mut out, &results)?;
+    let file = Report::new(&results, complete).write(if args.smoke { "replay-smoke" } else { "replay" })?;
+    writeln!(out, "as JSON: {}", file.display())?;
+    if stats.mismatches > 0 {
+        writeln!(out, "FAILED: {} of {} compared blocks differ", stats.mismatches, stats.blocks_compared)?;
+        return Ok(Outcome::Failed);
+    }
+    if !complete {
+        writeln!(out, "stopped after {} of {} requests", stats.requests, trace.requests.len())?;
+        return Ok(Outcome::Interrupted);
+    }
+    Ok(Outcome::Passed)
+}
+
+fn options(args: &ReplayArgs, trace: &Trace) -> ReplayOptions {
+    let options = ReplayOptions {
+        gpu_blocks: args.gpu_blocks,
+        cpu_chunks: args.cpu_chunks,
+        nvme_chunks: args.nvme_chunks,
+        block_bytes: args.block_bytes,
+        block_tokens: trace.block_tokens,
+        policy: args.policy,
+        flip_bit_in_block: args.flip_bit_in_block,
+    };
+    if args.smoke {
+        return ReplayOptions {
+            gpu_blocks: 128,
+            cpu_chunks: 256,
+            nvme_chunks: 1024,
+            block_bytes: 4096,
+            ..options
+        };
+    }
+    options
+}
+
+fn print(out: &mut impl Write, results: &Results<'_>) -> anyhow::Result<()> {
+    let stats = results.stats;
+    writeln!(out, "\n{}", hits_table(stats))?;
+    writeln!(out, "\n{}", edges_table(stats))?;
+    writeln!(
+        out,
+        "\n{} requests in {:.1} s; {:.2} % of blocks hit; {} scheduler steps, p50 {:.1} us, p99 {:.1} us; peak memory {}",
+        HumanCount(stats.requests),
+        results.seconds,
+        results.hit_percent,
+        HumanCount(stats.steps.steps as u64),
+        stats.steps.p50_us,
+        stats.steps.p99_us,
+        results.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), |bytes| HumanBytes(bytes).to_string()),
+    )?;
+    for (count, what) in [
+        (stats.offers_refused, "offers refused for want of room"),
+        (stats.promotions_without_room, "promotions without room"),
+        (stats.cascades_left_out, "cascades left out"),
+    ] {
+        if count > 0 {
+            writeln!(out, "{} {what}", HumanCount(count))?;
+        }
+    }
+    writeln!(
+        out,
+        "{} blocks compared byte by byte, {} mismatches",
+        HumanCount(stats.blocks_compared),
+        HumanCount(stats.mismatches)
+    )?;
+    Ok(())
+}
+
+fn hits_table(stats: &ReplayStats) -> Table {
+    let mut table = new_table(["prefix found in", "blocks", "% of blocks", "tokens", "% of tokens"]);
+    let total = TierHits { blocks: stats.blocks, tokens: stats.tokens };
+    let tiers = [("GPU", stats.gpu), ("CPU", stats.cpu), ("NVMe", stats.nvme)];
+    let hits = tiers.iter().fold(TierHits::default(), |sum, (_, hits)| TierHits {
+        blocks: sum.blocks + hits.blocks,
+        tokens: sum.tokens + hits.tokens,
+    });
+    let computed = TierHits { blocks: total.blocks - hits.blocks, tokens: total.tokens - hits.tokens };
+    for (name, hits) in tiers.into_iter().chain([("none: computed", computed), ("all", total)]) {
+        let percent = |part: u64, whole: u64| format!("{:.2}", 100.0 * part as f64 / whole.max(1) as f64);
+        table.add_row([
+            name.into(),
+            number_cell(HumanCount(hits.blocks).to_string()),
+            number_cell(percent(hits.blocks, total.blocks)),
+            number_cell(HumanCount(hits.tokens).to_string()),
+            number_cell(percent(hits.tokens, total.tokens)),
+        ]);
+    }
+    table
+}
+
+fn edges_table(stats: &ReplayStats) -> Table {
+    let mut table = new_table(["edge", "jobs", "failed", "MB", "MB/s"]);
+    for edge in &stats.edges {
+        table.add_row([
+            edge.edge.into(),
+            number_cell(HumanCount(edge.jobs).to_string()),
+            number_cell(HumanCount(edge.jobs_failed).to_string()),
+            number_cell(format!("{:.1}", edge.bytes as f64 / 1e6)),
+            number_cell(format!("{:.0}", edge.mb_per_s)),
+        ]);
+    }
+    table
+}
+
+/// The most memory that this process has had, as the kernel counts it.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }

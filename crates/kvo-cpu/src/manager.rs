@@ -1,6 +1,6 @@
 //! The primary tier's state machine.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
@@ -21,7 +21,6 @@ use crate::{
 ///
 /// It moves no bytes. One thread owns it; nothing blocks. Everything but construction and
 /// [`reset_cache`](OffloadManager::reset_cache) costs in proportion to the keys of the call.
-#[derive(Debug)]
 pub struct CpuManager<P> {
     pub(crate) id: OwnerId,
     /// How many resets there were.
@@ -418,6 +417,17 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         self.jobs.clear();
         self.policy.clear();
         self.slots.reset();
+    }
+}
+
+impl<P> fmt::Debug for CpuManager<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuManager")
+            .field("name", &self.name)
+            .field("generation", &self.generation)
+            .field("counts", &self.slots.counts())
+            .field("open_jobs", &self.jobs.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The manager against a naive model of all of it, operation by operation.
 //!
 //! After each operation the counts must add up, and counts, counters, every key's state, the slots and the events must
-//! be those of the model. A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-cpu --test model`
+//! be those of the model; and the manager must keep what the trait promises to policies. A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-cpu --test model`
 //! replays it alone.
 
 mod support;
@@ -19,6 +19,7 @@ use support::{
         naive::{Naive, NaiveArc, NaiveLru},
         seeded::{Rng, explore},
     },
+    strict::Strict,
 };
 
 const NUM_REQUESTS: usize = 4;
@@ -30,8 +31,10 @@ const NUM_GROUPS: u32 = 2;
 /// open ones, round and round.
 #[derive(Clone, Debug)]
 enum Op {
+    /// With positions that are close to each other, many of them equal if `spacing` is small, none if it is 0.
     NewRequest {
         req: usize,
+        spacing: u32,
     },
     AnnounceAgain {
         req: usize,
@@ -99,7 +102,7 @@ fn one_op(rng: &mut Rng) -> Op {
     let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
     let req = rng.index(NUM_REQUESTS);
     match rng.below(100) {
-        0..4 => Op::NewRequest { req },
+        0..4 => Op::NewRequest { req, spacing: rng.pick(&[0, 1, 2, 4, 16]) },
         4 => Op::AnnounceAgain { req },
         5..11 => {
             // Small, often equal positions, not always those of the prefix.
@@ -132,7 +135,7 @@ fn one_op(rng: &mut Rng) -> Op {
 }
 
 struct Run {
-    manager: CpuManager<Box<dyn CachePolicy>>,
+    manager: CpuManager<Strict<Box<dyn CachePolicy>>>,
     contexts: Vec<RequestContext>,
     num_requests: u64,
     tokens: Vec<JobToken>,
@@ -155,7 +158,7 @@ impl Run {
             other => panic!("{other} has no model yet"),
         };
         let mut run = Self {
-            manager: CpuManager::new(options.clone(), kind.build(capacity)).unwrap(),
+            manager: CpuManager::new(options.clone(), Strict::new(kind.build(capacity))).unwrap(),
             contexts: (0..NUM_REQUESTS).map(|_| RequestContext::new(RequestId(0))).collect(),
             num_requests: 0,
             tokens: Vec::new(),
@@ -180,7 +183,14 @@ impl Run {
 
     fn apply(&mut self, op: &Op) -> Outcome {
         match op {
-            Op::NewRequest { req } => self.new_request(*req),
+            Op::NewRequest { req, spacing } => {
+                self.new_request(*req);
+                for (n, key) in (0..).zip(all_keys()).filter(|_| *spacing > 0) {
+                    let end_token = n / NUM_GROUPS * spacing / 4;
+                    self.contexts[*req].set_positions([(key, end_token)]);
+                    self.model.set_position(*req, key, end_token);
+                }
+            }
             Op::AnnounceAgain { req } => {
                 let expected = Err(RequestError::Known { req: self.contexts[*req].id() });
                 equal(
@@ -217,11 +227,11 @@ impl Run {
             Op::CompleteAsOtherKind { job } => self.complete_as_other_kind(*job)?,
             Op::Touch { keys } => {
                 let mut unique: Vec<OffloadKey> = Vec::new();
-                keys.iter().for_each(|key| {
+                for key in keys {
                     if !unique.contains(key) {
-                        unique.push(*key)
+                        unique.push(*key);
                     }
-                });
+                }
                 self.manager.touch(&unique);
                 self.model.touch(&unique);
             }
@@ -411,7 +421,7 @@ impl Run {
         }
         let counts = self.manager.counts();
         equal("what is in flight", &(counts.pending, counts.pinned), &(0, 0))?;
-        self.apply(&Op::NewRequest { req: 0 })?;
+        self.apply(&Op::NewRequest { req: 0, spacing: 0 })?;
         for n in 0..2 * u64::from(counts.capacity) {
             // Twice and thrice, for the threshold. Each stays pending, so the next takes an older one.
             for _ in 0..3 {

@@ -69,8 +69,12 @@ fn pins_that_end_in_any_order_leave_recency_as_it_was() {
         let (mut policy, mut req) = (Lru::new(), RequestRecency::default());
         insert(&mut policy, &mut req, &[(1, Some(1)), (2, Some(2)), (3, Some(3)), (4, Some(4))]);
         finish(&mut policy, &[1, 2, 3, 4]);
-        keys([1, 2, 3, 4]).iter().for_each(|key| policy.on_pin(key));
-        order.iter().for_each(|n| policy.on_unpin(&key(*n)));
+        for key in &keys([1, 2, 3, 4]) {
+            policy.on_pin(key);
+        }
+        for n in order {
+            policy.on_unpin(&key(n));
+        }
         check_order(policy, &keys([4, 3, 2, 1]));
     }
 }
@@ -124,7 +128,7 @@ fn meeting_a_resident_chunk_raises_it_to_the_request_and_never_lowers_it() {
     // Its own request meets it again, further from the head: not lowered. Without a position: not raised.
     policy.on_request_access(&mut new, &meets(3, Some(64)));
     policy.on_request_access(&mut new, &meets(1, None));
-    policy.on_request_access(&mut old, &meets(11, Some(0)));
+    policy.on_request_access(&mut old, &meets(11, Some(24)));
     // Nearer the head: raised.
     policy.on_request_access(&mut old, &meets(2, Some(0)));
     check_order(policy, &keys([1, 2, 11, 3]));

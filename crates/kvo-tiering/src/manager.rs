@@ -500,7 +500,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
     }
 }
 
-impl<P: fmt::Debug> fmt::Debug for TieringManager<P> {
+impl<P> fmt::Debug for TieringManager<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TieringManager")
             .field("primary", &self.primary)

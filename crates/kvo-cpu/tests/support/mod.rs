@@ -5,6 +5,7 @@
 pub mod model;
 #[path = "../../../kvo-policies/tests/support/mod.rs"]
 pub mod policies;
+pub mod strict;
 
 use kvo_core::{
     JobToken, LoadJob, LookupResult, OffloadEvent, OffloadKey, OffloadManager, RequestContext, RequestId,

@@ -8,6 +8,11 @@ use kvo_policies::{AccessKind, KeyAccess};
 
 use super::policies::naive::{Naive, State};
 
+/// A number of chunks.
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap()
+}
+
 pub struct Model {
     options: CpuOptions,
     policy: Box<dyn Naive>,
@@ -90,18 +95,18 @@ impl Model {
         let mut slots = self.parked.clone();
         slots.sort();
         slots.dedup();
-        slots.len() as u32
+        count(slots.len())
     }
 
     pub fn counts(&self) -> ChunkCounts {
-        let count = |is: fn(&Chunk) -> bool| self.chunks.iter().filter(|c| is(c)).count() as u32;
+        let all = |is: fn(&Chunk) -> bool| count(self.chunks.iter().filter(|c| is(c)).count());
         let parked = self.num_parked();
         ChunkCounts {
             capacity: self.options.num_slots,
-            free: self.options.num_slots - self.chunks.len() as u32 - parked,
-            pending: count(|chunk| chunk.pins.is_none()) + parked,
-            evictable: count(|chunk| chunk.pins == Some(0)),
-            pinned: count(|chunk| chunk.pins > Some(0)),
+            free: self.options.num_slots - count(self.chunks.len()) - parked,
+            pending: all(|chunk| chunk.pins.is_none()) + parked,
+            evictable: all(|chunk| chunk.pins == Some(0)),
+            pinned: all(|chunk| chunk.pins > Some(0)),
         }
     }
 
@@ -146,16 +151,12 @@ impl Model {
     /// The request meets a key; true for the first time.
     fn meet(&mut self, req: usize, key: OffloadKey, kind: Option<AccessKind>) -> bool {
         let met = &mut self.requests[req].met;
-        match met.iter_mut().find(|(of, _)| *of == key) {
-            Some((_, first)) => {
-                *first = first.or(kind);
-                false
-            }
-            None => {
-                met.push((key, kind));
-                true
-            }
+        if let Some((_, first)) = met.iter_mut().find(|(of, _)| *of == key) {
+            *first = first.or(kind);
+            return false;
         }
+        met.push((key, kind));
+        true
     }
 
     fn access(&mut self, req: usize, keys: &[OffloadKey]) {
@@ -172,7 +173,9 @@ impl Model {
         let missed = &mut self.requests[req].missed;
         let first: Vec<_> = keys.iter().filter(|key| !missed.contains(key)).copied().collect();
         missed.extend(&first);
-        self.policy.store_miss(&first);
+        if !first.is_empty() {
+            self.policy.store_miss(&first);
+        }
     }
 
     fn pin(&mut self, key: OffloadKey) {
@@ -284,7 +287,7 @@ impl Model {
         let evicted = if lacking == 0 { Some(Vec::new()) } else { self.evict(lacking, &keys) };
         let Some(evicted) = evicted else {
             self.stats.offers_refused += 1;
-            let needed = candidates.len() as u32;
+            let needed = count(candidates.len());
             return Offered::Refused(Refusal { needed, free: counts.free, evictable: counts.evictable });
         };
         Offered::Prepared { keys: candidates, evicted }

@@ -165,11 +165,23 @@ pub struct NaiveArc {
     pub t2: Vec<(OffloadKey, State)>,
     pub b1: Vec<OffloadKey>,
     pub b2: Vec<OffloadKey>,
+    /// Of the last misses, the keys that had a ghost: they count as such until they are inserted, even if the
+    /// eviction that makes room for them trims the ghost.
+    missed_ghosts: Vec<OffloadKey>,
 }
 
 impl NaiveArc {
     pub fn new(capacity: usize, ghosts_enter_t2: bool) -> Self {
-        Self { capacity, ghosts_enter_t2, target: 0.0, t1: vec![], t2: vec![], b1: vec![], b2: vec![] }
+        Self {
+            capacity,
+            ghosts_enter_t2,
+            target: 0.0,
+            t1: vec![],
+            t2: vec![],
+            b1: vec![],
+            b2: vec![],
+            missed_ghosts: vec![],
+        }
     }
 
     /// Takes a resident key out: its state and whether it was in T1.
@@ -204,7 +216,8 @@ impl NaiveArc {
 
 impl Naive for NaiveArc {
     fn insert(&mut self, _: usize, key: OffloadKey, _: Option<u32>) {
-        let had_ghost = self.b1.contains(&key) || self.b2.contains(&key);
+        let had_ghost = self.b1.contains(&key) || self.b2.contains(&key) || self.missed_ghosts.contains(&key);
+        self.missed_ghosts.retain(|of| *of != key);
         self.b1.retain(|of| *of != key);
         self.b2.retain(|of| *of != key);
         let list = if had_ghost && self.ghosts_enter_t2 { &mut self.t2 } else { &mut self.t1 };
@@ -261,6 +274,8 @@ impl Naive for NaiveArc {
     }
 
     fn store_miss(&mut self, keys: &[OffloadKey]) {
+        let ghosts = self.ghosts();
+        self.missed_ghosts = keys.iter().filter(|key| ghosts.contains(key)).copied().collect();
         for key in keys.iter().rev() {
             self.adapt(*key);
         }

@@ -10,7 +10,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// The generator of Steele, Lea and Flood's SplitMix (OOPSLA 2014).
+/// Steele, Lea and Flood's split-mix generator (OOPSLA 2014).
 pub struct Rng(u64);
 
 impl Rng {

@@ -1,0 +1,95 @@
+//! What the tests of this crate share.
+
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test program uses its own part")]
+
+pub mod audit;
+#[path = "../../../kvo-cpu/tests/support/mod.rs"]
+pub mod cpu;
+pub mod fake_tier;
+pub mod naive;
+
+pub use cpu::{
+    begin, events, finish, key, key_of, keys, load, loaded, offer,
+    policies::{self, seeded},
+    store, stored, with_policy,
+};
+use kvo_core::{
+    Clock, LookupResult, ManualClock, OffloadKey, OffloadManager, RequestContext, SecondaryTier,
+    TierCompletion, TransferResult,
+};
+use kvo_policies::{CachePolicy, Lru};
+use kvo_tiering::{TieringManager, TieringOptions};
+
+use fake_tier::{Spec, World};
+
+/// Bytes of a chunk in these tests, where it matters.
+pub const CHUNK_BYTES: u64 = 4096;
+
+/// A manager with LRU over fake tiers, and the tests' side of the tiers.
+pub fn manager(num_slots: u32, specs: &[Spec]) -> (TieringManager<Lru>, World) {
+    manager_with(num_slots, specs, TieringOptions::new(CHUNK_BYTES))
+}
+
+/// As [`manager`], with options.
+pub fn manager_with(
+    num_slots: u32,
+    specs: &[Spec],
+    options: TieringOptions,
+) -> (TieringManager<Lru>, World) {
+    let (world, tiers) = World::new(specs);
+    (over(num_slots, tiers, options, ManualClock::default()), world)
+}
+
+/// A manager with LRU over any tiers.
+pub fn over(
+    num_slots: u32,
+    tiers: Vec<Box<dyn SecondaryTier>>,
+    options: TieringOptions,
+    clock: impl Clock + 'static,
+) -> TieringManager<Lru> {
+    TieringManager::new(with_policy(num_slots, Lru::new()), tiers, options, Box::new(clock))
+        .expect("the options are valid")
+}
+
+/// What lookups of `keys` answer, one after the other.
+pub fn lookups(
+    manager: &mut impl OffloadManager,
+    req: &mut RequestContext,
+    keys: &[OffloadKey],
+) -> Vec<LookupResult> {
+    keys.iter().map(|key| manager.lookup(req, key)).collect()
+}
+
+/// Checks that the counts add up, the primary's links hold, and nothing is pending, pinned or remembered.
+#[track_caller]
+pub fn check_quiet<P: CachePolicy>(manager: &TieringManager<P>) {
+    let counts = check_sound(manager);
+    assert_eq!((counts.pending, counts.pinned), (0, 0), "nothing may be in flight: {counts:?}");
+    let stats = manager.stats();
+    assert_eq!(stats.open_requests, 0, "no request may be remembered");
+    assert!(stats.tiers.iter().all(|tier| tier.active_jobs == 0), "no job may be open: {stats:?}");
+    assert!(!manager.has_pending_work(), "nothing may be left to collect");
+}
+
+/// Checks that the counts add up and the primary's links hold.
+#[track_caller]
+pub fn check_sound<P: CachePolicy>(manager: &TieringManager<P>) -> kvo_core::ChunkCounts {
+    manager.primary().assert_consistent();
+    let counts = manager.counts();
+    assert!(counts.add_up(), "{counts:?}");
+    counts
+}
+
+/// Ends every open job of every tier well, and the step.
+pub fn serve(manager: &mut impl OffloadManager, world: &World) {
+    for (tier, job) in world.open_jobs() {
+        world.report(tier, TierCompletion::done(job.id));
+    }
+    manager.on_schedule_end();
+}
+
+/// Fails a store at the device.
+#[track_caller]
+pub fn store_failed(manager: &mut impl OffloadManager, token: kvo_core::JobToken) {
+    manager.complete_store(token, TransferResult::Failed).expect("the job is open");
+}
