@@ -6,3 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+
+/// The README's example is compiled and run with the doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
