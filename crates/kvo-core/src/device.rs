@@ -100,6 +100,8 @@ pub enum TransferFailure {
 pub enum DeviceHealth {
     /// It does.
     Healthy,
+    /// It was shut down and takes no further transfers.
+    ShutDown,
     /// It failed and takes no further transfers. The tiers live on.
     Dead {
         /// The driver's code.

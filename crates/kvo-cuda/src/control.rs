@@ -8,7 +8,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use kvo_core::{DeviceHealth, Fence, OwnerId};
 
-use crate::{ComputeError, DeviceMemory, HostDevice};
+use crate::{ComputeError, DeviceMemory};
 
 /// Work on the compute stream.
 pub(crate) type Kernel = Box<dyn FnOnce(&DeviceMemory) + Send>;
@@ -173,6 +173,6 @@ fn health(stop: Option<Stop>) -> DeviceHealth {
     match stop {
         None => DeviceHealth::Healthy,
         Some(Stop::Dead { code }) => DeviceHealth::Dead { code },
-        Some(Stop::ShutDown) => DeviceHealth::Dead { code: HostDevice::SHUT_DOWN },
+        Some(Stop::ShutDown) => DeviceHealth::ShutDown,
     }
 }

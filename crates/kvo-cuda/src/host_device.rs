@@ -107,9 +107,6 @@ impl HostDevice {
     pub const KERNEL_PANICKED: u32 = 719;
     /// The code of a device whose host memory panicked during a copy; on a GPU, the code of an unknown error.
     pub const COPY_PANICKED: u32 = 999;
-    /// The code that the health of a device shows after [`shut_down`](Self::shut_down); on a GPU, that of a driver
-    /// that is shutting down.
-    pub const SHUT_DOWN: u32 = 4;
 
     /// Makes a device of `options.device_bytes` zero bytes that copies to and from the slots of `host`, and starts
     /// its three threads.

@@ -70,7 +70,6 @@ mod stats;
 mod store;
 
 mod catalog;
-mod recency;
 mod slots;
 
 mod checksum;

@@ -15,14 +15,13 @@ use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
 };
-use kvo_policies::KeyAccess;
+use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
     NvmeOptions, OpenError, SlotCounts, StoreStats,
     catalog::{Catalog, EventLog},
     engine::{Op, Pool, Worker},
     options::Geometry,
-    recency::RequestAccesses,
     room::{self, Room},
 };
 

@@ -68,7 +68,11 @@ impl Blocks {
     }
 
     /// The block's pages: where each starts on the device, and its bytes if the content is `content`.
-    fn pages(&self, block: BlockId, (key, sub_block): Content) -> impl Iterator<Item = (u64, Vec<u8>)> + use<> {
+    fn pages(
+        &self,
+        block: BlockId,
+        (key, sub_block): Content,
+    ) -> impl Iterator<Item = (u64, Vec<u8>)> + use<> {
         let chunk = self.layout.chunk();
         let whole = chunk_content(&key, usize::try_from(chunk.chunk_bytes()).unwrap());
         let page_bytes = usize::try_from(chunk.page_bytes()).unwrap();

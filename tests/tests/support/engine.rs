@@ -205,7 +205,12 @@ impl Engine {
     }
 
     #[track_caller]
-    fn load_or_token(&mut self, req: &mut Request, chunks: usize, skip: u32) -> (Option<Ticket>, Option<JobToken>) {
+    fn load_or_token(
+        &mut self,
+        req: &mut Request,
+        chunks: usize,
+        skip: u32,
+    ) -> (Option<Ticket>, Option<JobToken>) {
         let keys = req.keys(0..chunks);
         let job = self.manager_mut().prepare_load(&mut req.context, &keys).expect("ready keys can be loaded");
         let mut targets = Vec::new();
@@ -230,10 +235,8 @@ impl Engine {
             }
             runs.push((slots, run));
         }
-        let spread: Vec<ChunkBlocks<'_>> = runs
-            .iter()
-            .flat_map(|(slots, run)| self.planner.spread(skip, slots, run).unwrap())
-            .collect();
+        let spread: Vec<ChunkBlocks<'_>> =
+            runs.iter().flat_map(|(slots, run)| self.planner.spread(skip, slots, run).unwrap()).collect();
         self.planner.plan_load(&spread, &mut ops).unwrap();
         self.submit(req.id(), job.token, Direction::Load, ops, targets)
     }
@@ -404,7 +407,10 @@ impl Engine {
         assert_eq!(counts.free + counts.evictable, counts.capacity);
         assert_eq!((stats.open_requests, stats.primary.open_jobs, stats.primary.parked_slots), (0, 0, 0));
         assert!(!self.manager().has_pending_work());
-        assert!(stats.tiers.iter().all(|tier| tier.active_jobs == 0 && tier.invalid_reports == 0), "{stats:?}");
+        assert!(
+            stats.tiers.iter().all(|tier| tier.active_jobs == 0 && tier.invalid_reports == 0),
+            "{stats:?}"
+        );
         assert!(self.transfers.is_empty() && self.ended.is_empty());
         for slot in (0..self.setup.num_slots).map(SlotId) {
             self.region.with_write(slot, &mut |_| {}).expect("nobody uses a slot any more");

@@ -1,6 +1,6 @@
 //! A tiny engine over the public API, whose every byte is checked, and tiers to disturb it with.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test program uses its own part")]
 
 pub mod blocks;
 pub mod content;
@@ -137,4 +137,18 @@ pub fn check_resident(engine: &Engine, keys: &[OffloadKey], expected: bool) {
         let wanted = if expected { LookupResult::Hit } else { LookupResult::Miss };
         assert_eq!(found, wanted, "{key:?} in the primary tier");
     }
+}
+
+/// Serves other prompts until none of `keys` is in the primary tier.
+#[track_caller]
+pub fn push_down(engine: &mut Engine, keys: &[OffloadKey], others: &[&[u64]]) {
+    for _ in 0..10 {
+        if keys.iter().all(|key| engine.manager().primary().peek(key) == LookupResult::Miss) {
+            return;
+        }
+        for other in others {
+            engine.serve(other, 0);
+        }
+    }
+    panic!("other prompts do not push {keys:?} down");
 }

@@ -9,7 +9,8 @@ use std::{
 
 use kvo_core::{
     HostMemory, JobId, JobRejected, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
-    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup, TierOutcome,
+    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
+    TierOutcome,
 };
 use kvo_nvme::NvmeStore;
 use kvo_policies::Lru;
@@ -159,7 +160,9 @@ impl<T: Backing> Watched<T> {
     /// The keys of the jobs of one direction for `req`, job by job.
     pub fn jobs(&self, req: RequestId, direction: TierDirection) -> Vec<Vec<OffloadKey>> {
         let of = |call: &Call| match call {
-            Call::Job { req: by, direction: way, keys } if *by == req && *way == direction => Some(keys.clone()),
+            Call::Job { req: by, direction: way, keys } if *by == req && *way == direction => {
+                Some(keys.clone())
+            }
             _ => None,
         };
         self.look().calls.iter().filter_map(of).collect()

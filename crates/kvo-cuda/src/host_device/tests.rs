@@ -313,7 +313,7 @@ fn a_device_that_is_shut_down_gives_up_what_has_not_begun() {
     let after = device.record_fence();
     let tickets = [device.submit(store(0, 0, after)).unwrap(), device.submit(store(0, 1, after)).unwrap()];
     device.shut_down();
-    let shut_down = DeviceHealth::Dead { code: HostDevice::SHUT_DOWN };
+    let shut_down = DeviceHealth::ShutDown;
     assert_eq!(device.health(), shut_down);
     let error = device.submit(store(0, 3, after)).unwrap_err();
     assert_eq!(error.reason, SubmitErrorReason::Unhealthy(shut_down));

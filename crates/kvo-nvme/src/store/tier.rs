@@ -4,7 +4,7 @@ use kvo_core::{
     JobId, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason, RequestContext,
     RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
 };
-use kvo_policies::AccessKind;
+use kvo_policies::{Met, RequestAccesses};
 
 use super::{
     NvmeStore,
@@ -13,7 +13,6 @@ use super::{
 use crate::{
     catalog::{ReadEnd, Residence, SlotBroken},
     engine::{Action, Fault, Op, OpDone},
-    recency::RequestAccesses,
 };
 
 impl SecondaryTier for NvmeStore {
@@ -92,9 +91,9 @@ impl SecondaryTier for NvmeStore {
     /// Commits what the request read and wrote here as one access. Its jobs may still be running. A request that was
     /// never announced, or is finished already, is no error and changes nothing.
     fn on_request_finished(&mut self, req: RequestId) {
-        if let Some(accesses) = self.requests.remove(&req) {
-            let keys = accesses.into_head_to_tail();
-            self.catalog.policy_mut().on_request_finished(&keys);
+        if let Some(mut accesses) = self.requests.remove(&req) {
+            accesses.take_into(|_| None, &mut self.scratch.accesses);
+            self.catalog.policy_mut().on_request_finished(&self.scratch.accesses);
         }
     }
 
@@ -145,7 +144,7 @@ impl NvmeStore {
                     .catalog
                     .begin_write(&mut accesses.recency, chunk.key, chunk.end_token)
                     .expect("room was made");
-                accesses.mark_inserted(&chunk.key);
+                accesses.record(&chunk.key, chunk.end_token, Met::Stored);
                 job.await_one();
                 let host = chunk.slot;
                 self.scratch.ops.push(Op { job: id, index, host, slot, tenant, action: Action::Write });
@@ -192,16 +191,14 @@ impl NvmeStore {
         scratch.accesses.clear();
         scratch.missed.clear();
         for chunk in job.chunks() {
-            let kind = match self.catalog.residence(&chunk.key) {
-                Residence::Absent => AccessKind::Inserted,
-                Residence::Valid { .. } => AccessKind::Reused,
+            let met = match self.catalog.residence(&chunk.key) {
+                Residence::Absent => Met::Missing,
+                Residence::Valid { .. } => Met::Ready,
                 Residence::Writing(_) => continue,
             };
-            if let Some(access) = accesses.record(chunk, kind) {
-                scratch.accesses.push(access);
-                if kind == AccessKind::Inserted {
-                    scratch.missed.push(chunk.key);
-                }
+            scratch.accesses.extend(accesses.record(&chunk.key, chunk.end_token, met));
+            if met == Met::Missing && accesses.first_miss(&chunk.key) {
+                scratch.missed.push(chunk.key);
             }
         }
         let policy = self.catalog.policy_mut();
@@ -223,7 +220,7 @@ impl NvmeStore {
                 job.fail_at_once(index);
                 continue;
             };
-            self.scratch.accesses.extend(accesses.record(&chunk, AccessKind::Reused));
+            self.scratch.accesses.extend(accesses.record(&chunk.key, chunk.end_token, Met::Ready));
             job.await_one();
             self.scratch.ops.push(Op {
                 job: id,

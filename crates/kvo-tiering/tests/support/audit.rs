@@ -38,7 +38,9 @@ impl Audit {
                 self.expect_told(tier, *req)?;
                 let finishes = self.finishes.entry((tier, *req)).or_default();
                 *finishes += 1;
-                fail_if(*finishes > 1, || format!("tier {tier} is told {finishes} times that {req} is finished"))
+                fail_if(*finishes > 1, || {
+                    format!("tier {tier} is told {finishes} times that {req} is finished")
+                })
             }
             Call::Poll | Call::ScheduleEnd | Call::TakeEvents => Ok(()),
         }

@@ -7,7 +7,8 @@ use std::{
 
 use kvo_core::{
     JobId, JobRejected, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
-    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup, TierOutcome,
+    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
+    TierOutcome,
 };
 
 /// What a tier is.
@@ -158,7 +159,14 @@ impl World {
 
     /// Lets `tier` say this at its next poll, be it true or not.
     pub fn report(&self, tier: usize, report: TierCompletion) {
-        self.lock().tiers[tier].reports.push(report);
+        let script = &mut self.lock().tiers[tier];
+        let written = |job: &&TierJob| job.id == report.job && job.direction == TierDirection::Write;
+        if report.outcome == TierOutcome::Done
+            && let Some(job) = script.open.iter().find(written)
+        {
+            script.resident.extend(job.chunks.iter().map(|chunk| chunk.key));
+        }
+        script.reports.push(report);
     }
 
     /// Makes `tier` have chunks.
@@ -230,11 +238,8 @@ impl SecondaryTier for FakeTier {
         log.push((self.index, Call::Poll));
         for report in script.reports.drain(..) {
             if let Some(at) = script.open.iter().position(|job| job.id == report.job) {
-                let job = script.open.remove(at);
-                log.push((self.index, Call::Ended(job.id)));
-                if job.direction == TierDirection::Write && report.outcome == TierOutcome::Done {
-                    script.resident.extend(job.chunks.iter().map(|chunk| chunk.key));
-                }
+                script.open.remove(at);
+                log.push((self.index, Call::Ended(report.job)));
             }
             done.push(report);
         }

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod cpu;
 pub mod fake_tier;
 pub mod naive;
+pub mod ops;
 
 pub use cpu::{
     begin, events, finish, key, key_of, keys, load, loaded, offer,
@@ -31,11 +32,7 @@ pub fn manager(num_slots: u32, specs: &[Spec]) -> (TieringManager<Lru>, World) {
 }
 
 /// As [`manager`], with options.
-pub fn manager_with(
-    num_slots: u32,
-    specs: &[Spec],
-    options: TieringOptions,
-) -> (TieringManager<Lru>, World) {
+pub fn manager_with(num_slots: u32, specs: &[Spec], options: TieringOptions) -> (TieringManager<Lru>, World) {
     let (world, tiers) = World::new(specs);
     (over(num_slots, tiers, options, ManualClock::default()), world)
 }

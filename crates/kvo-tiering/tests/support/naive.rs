@@ -365,7 +365,7 @@ impl Naive {
         *if whole { &mut edge.jobs_done } else { &mut edge.jobs_failed } += 1;
         edge.chunks += arrived;
         edge.bytes += arrived * chunk_bytes;
-        edge.time += now - job.submitted;
+        edge.time += now.saturating_sub(job.submitted);
     }
 
     fn submit_promotions(&mut self) {
@@ -417,9 +417,9 @@ impl Naive {
                 holds.push(self.hold(*key, self.primary.slot(*key).unwrap(), *end_token));
             }
             if !self.submit(*tier, req, TierDirection::Write, &holds) {
-                holds.iter().for_each(|hold| {
-                    self.release(*hold, HoldKind::Cascade, false);
-                });
+                for hold in holds {
+                    self.release(hold, HoldKind::Cascade, false);
+                }
             }
         }
     }

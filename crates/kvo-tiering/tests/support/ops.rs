@@ -1,0 +1,141 @@
+//! What the model test does to a manager: operations, and how often each.
+
+use kvo_core::OffloadKey;
+
+use super::{key_of, seeded::Rng};
+
+/// Requests that run side by side.
+pub const NUM_REQUESTS: usize = 4;
+const OPS_A_RUN: usize = 250;
+const NUM_HASHES: u64 = 9;
+
+/// What an engine does, and what happens in the tiers. Jobs are named by their place among the open ones, round and
+/// round.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Finishes the request that has the place, if it runs.
+    NewRequest {
+        req: usize,
+        filter: u64,
+    },
+    SetPositions {
+        req: usize,
+        positions: Vec<(OffloadKey, u32)>,
+    },
+    Lookup {
+        req: usize,
+        key: OffloadKey,
+    },
+    PrepareLoad {
+        req: usize,
+        keys: Vec<OffloadKey>,
+    },
+    /// Loads those of the keys that are ready.
+    LoadReady {
+        req: usize,
+        keys: Vec<OffloadKey>,
+    },
+    PrepareStore {
+        req: usize,
+        keys: Vec<OffloadKey>,
+    },
+    Complete {
+        job: usize,
+        done: bool,
+    },
+    Touch {
+        keys: Vec<OffloadKey>,
+    },
+    Finish {
+        req: usize,
+    },
+    ScheduleEnd,
+    TakeEvents,
+    Advance {
+        ms: u64,
+    },
+    Reset,
+    ResetFlushed,
+    /// A tier ends a job; a slow tier only if it is pressed.
+    TierJobDone {
+        job: usize,
+        how: How,
+        pressed: bool,
+    },
+    /// A tier reports a job that it does not have: one it never had, has reported before, or another tier has.
+    StrayReport {
+        tier: usize,
+        job: u64,
+    },
+    TierRefuses {
+        tier: usize,
+        reads: bool,
+        writes: bool,
+    },
+    TierFinds {
+        tier: usize,
+        key: OffloadKey,
+    },
+    TierLoses {
+        tier: usize,
+        key: OffloadKey,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    Done,
+    /// The keys whose bit is set did not arrive.
+    Partial(u8),
+    /// As `Partial`, and a key that is not of the job.
+    Strange(u8),
+    Failed,
+}
+
+pub fn all_keys() -> impl Iterator<Item = OffloadKey> {
+    (0..NUM_HASHES).flat_map(|n| (0..2).map(move |group| key_of(n, group)))
+}
+
+pub fn generate(rng: &mut Rng) -> Vec<Op> {
+    (0..OPS_A_RUN).map(|_| one_op(rng)).collect()
+}
+
+fn one_op(rng: &mut Rng) -> Op {
+    let some_key = |rng: &mut Rng| key_of(rng.below(NUM_HASHES), u32::from(rng.chance(15)));
+    let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
+    let (req, tier) = (rng.index(NUM_REQUESTS), rng.index(3));
+    match rng.below(100) {
+        0..4 => Op::NewRequest { req, filter: rng.below(12) },
+        4..8 => {
+            let position = |key: &OffloadKey| 16 * u32::from(key.hash().0[31]);
+            Op::SetPositions { req, positions: some_keys(rng).iter().map(|k| (*k, position(k))).collect() }
+        }
+        8..24 => Op::Lookup { req, key: some_key(rng) },
+        24..26 => Op::PrepareLoad { req, keys: some_keys(rng) },
+        26..32 => Op::LoadReady { req, keys: some_keys(rng) },
+        32..46 => Op::PrepareStore { req, keys: some_keys(rng) },
+        46..60 => Op::Complete { job: rng.index(64), done: rng.chance(85) },
+        60 => Op::Touch { keys: some_keys(rng) },
+        61..65 => Op::Finish { req },
+        65..74 => Op::ScheduleEnd,
+        74..76 => Op::TakeEvents,
+        76 => Op::Advance { ms: rng.below(50) },
+        77 if rng.chance(60) => Op::Reset,
+        77..79 => Op::ResetFlushed,
+        79..92 => {
+            let mask = u8::try_from(rng.below(256)).unwrap();
+            let how = match rng.below(10) {
+                0..6 => How::Done,
+                6..8 => How::Partial(mask),
+                8 => How::Failed,
+                _ if rng.chance(40) => How::Strange(mask),
+                _ => How::Done,
+            };
+            Op::TierJobDone { job: rng.index(64), how, pressed: rng.chance(10) }
+        }
+        92 => Op::StrayReport { tier, job: rng.below(1_000) },
+        93 => Op::TierRefuses { tier, reads: rng.chance(20), writes: rng.chance(20) },
+        94..99 => Op::TierFinds { tier, key: some_key(rng) },
+        _ => Op::TierLoses { tier, key: some_key(rng) },
+    }
+}
