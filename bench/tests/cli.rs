@@ -93,3 +93,91 @@ fn ctrl_c_prints_what_there_is_and_ends_with_130() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");
     assert!(rest.contains("eviction order") && rest.contains("stopped: 0 of 10 cells"), "{rest}");
 }
+
+const SMALL_REPLAY: [&str; 9] =
+    ["replay", "--trace", "synth:60:1", "--gpu-blocks", "128", "--cpu-chunks", "128", "--block-bytes", "256"];
+
+fn replay(more: &[&str]) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(&SMALL_REPLAY).args(more).env("KVO_BENCH_OUT", dir.path()).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text)
+}
+
+#[test]
+fn a_replay_compares_every_hit_and_leaves_the_same_figures_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(&["replay", "--smoke"]).env("KVO_BENCH_OUT", dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let json = fs::read(dir.path().join("replay-smoke.json")).unwrap();
+    let results = &serde_json::from_slice::<serde_json::Value>(&json).unwrap()["results"];
+    let number = |pointer: &str| results.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap();
+    let hits = ["/gpu/blocks", "/cpu/blocks", "/nvme/blocks"].map(number);
+    assert!(hits.iter().all(|hits| *hits > 0), "every tier serves something: {hits:?}");
+    assert_eq!(hits.iter().sum::<u64>(), number("/blocks_compared"));
+    assert_eq!((number("/requests"), number("/blocks"), number("/mismatches")), (400, 7954, 0));
+    // Inclusive LRU tiers hit as the largest of them alone would: the published figure for 1024 chunks lies above
+    // that for 512.
+    assert!(hits.iter().sum::<u64>() > 3096, "{hits:?}");
+}
+
+#[test]
+fn one_bit_that_differs_fails_a_replay() {
+    let (status, text) = replay(&["--flip-bit-in-block", "17"]);
+    assert_eq!(status, Some(1), "{text}");
+    // The damaged block stays in GPU memory, so later requests may meet it again.
+    assert!(text.contains("FAILED: ") && !text.contains(" 0 mismatches"), "{text}");
+    let (status, text) = replay(&[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("0 mismatches"), "{text}");
+}
+
+#[test]
+fn a_replay_runs_with_any_policy_and_without_a_store() {
+    for more in [
+        ["--policy", "arc"],
+        ["--policy", "arc:ghost-hits=t2"],
+        ["--nvme-chunks", "0"],
+        ["--nvme-chunks", "1"],
+    ] {
+        let (status, text) = replay(&more);
+        assert_eq!(status, Some(0), "{more:?}: {text}");
+    }
+}
+
+#[test]
+fn a_replay_names_the_size_that_cannot_be() {
+    let (status, text) = replay(&["--nvme-dir", "no/such/directory"]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("--nvme-dir") && text.contains("no/such/directory"), "{text}");
+    check_refused(
+        &["replay", "--trace", "synth:9:1", "--cpu-chunks", "4000000000", "--block-bytes", "4000000000"],
+        &["--cpu-chunks", "bytes"],
+    );
+    check_refused(
+        &["replay", "--trace", "synth:9:1", "--nvme-chunks", "4000000000", "--block-bytes", "1000000"],
+        &["bytes"],
+    );
+    check_refused(&["replay", "--gpu-blocks", "0"], &["--gpu-blocks"]);
+    check_refused(&["replay", "--policy", "best"], &["--policy", "use lru"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_a_replay_between_requests_with_130() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = program(&["replay", "--trace", "synth:200000:1", "--block-bytes", "64"])
+        .env("KVO_BENCH_OUT", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut String::new()).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(rest.contains("stopped after") && rest.contains("0 mismatches"), "{rest}");
+}

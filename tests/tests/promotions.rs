@@ -92,8 +92,7 @@ fn a_file_that_is_cut_under_the_store_loses_chunks_and_nothing_else() {
 #[test]
 fn a_promotion_that_fails_as_a_whole_is_tried_again_only_if_the_options_say_so() {
     for (retry_failed_jobs, expected) in [(false, 0), (true, 4)] {
-        let OverNvme { mut engine, nvme, .. } =
-            pushed_down(Setup { retry_failed_jobs, ..Setup::new(8) });
+        let OverNvme { mut engine, nvme, .. } = pushed_down(Setup { retry_failed_jobs, ..Setup::new(8) });
         let mut req = engine.begin(&prompt(1, 4));
         nvme.look().script.fail_whole_reads = true;
         assert_eq!(engine.look(&mut req), (0, true));

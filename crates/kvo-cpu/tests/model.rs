@@ -398,6 +398,9 @@ impl Run {
         let counts = self.manager.counts();
         equal("whether the counts add up", &counts.add_up(), &true)?;
         equal("the counts", &counts, &self.model.counts())?;
+        let policy = self.manager.policy();
+        equal("keys met and missed first", &(policy.met, policy.missed), &self.model.first)?;
+        equal("the last access", &policy.committed, &self.model.committed)?;
         equal("the stats", &self.manager.stats(), &self.model.stats())?;
         for key in all_keys() {
             if self.manager.peek(&key) != self.model.peek(key) {

@@ -59,9 +59,11 @@ fn an_eviction_looks_at_no_pinned_chunk() {
 #[test]
 fn an_eviction_that_is_hopeless_by_count_asks_nothing() {
     for kind in KINDS {
-        let mut policy = filled(kind, 1_000, 100);
-        let mut ask = |key: &OffloadKey| -> bool { panic!("{key} is pinned") };
-        assert!(!policy.evict(1, &mut ask, &mut Vec::new()));
+        for (percent, count) in [(100, 1), (99, 11)] {
+            let mut policy = filled(kind, 1_000, percent);
+            let mut ask = |key: &OffloadKey| -> bool { panic!("{key} is asked about") };
+            assert!(!policy.evict(count, &mut ask, &mut Vec::new()));
+        }
     }
 }
 

@@ -26,6 +26,10 @@ pub struct Model {
     events: Vec<(EventKind, Vec<OffloadKey>)>,
     pub requests: Vec<Request>,
     stats: CpuStats,
+    /// Keys that requests met, or missed, for the first time, all together.
+    pub first: (usize, usize),
+    /// The accesses of the last request that finished with any.
+    pub committed: Vec<KeyAccess>,
 }
 
 struct Chunk {
@@ -72,6 +76,8 @@ impl Model {
             events: Vec::new(),
             requests: (0..num_requests).map(|_| Request::default()).collect(),
             stats: CpuStats::default(),
+            first: (0, 0),
+            committed: Vec::new(),
         }
     }
 
@@ -166,6 +172,7 @@ impl Model {
             kind: AccessKind::Reused,
         };
         let accesses: Vec<_> = keys.iter().map(access).collect();
+        self.first.0 += accesses.len();
         self.policy.access(req, &accesses);
     }
 
@@ -174,6 +181,7 @@ impl Model {
         let first: Vec<_> = keys.iter().filter(|key| !missed.contains(key)).copied().collect();
         missed.extend(&first);
         if !first.is_empty() {
+            self.first.1 += first.len();
             self.policy.store_miss(&first);
         }
     }
@@ -380,7 +388,10 @@ impl Model {
         }
         let without = keys.iter().any(|access| access.end_token.is_none());
         keys.sort_by_key(|access| (access.end_token.filter(|_| !without), access.key.group()));
-        self.policy.finish(&keys);
+        if !keys.is_empty() {
+            self.policy.finish(&keys);
+            self.committed = keys;
+        }
     }
 
     pub fn take_events(&mut self) -> Vec<(EventKind, Vec<OffloadKey>)> {

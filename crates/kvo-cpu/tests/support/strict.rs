@@ -14,6 +14,8 @@ pub struct Strict<P> {
     resident: BTreeMap<OffloadKey, State>,
     /// Keys that evictions asked about, all together.
     pub asked: usize,
+    /// Keys given to `on_request_access`, all together.
+    pub met: usize,
     /// Keys given to `on_store_miss`, all together.
     pub missed: usize,
     /// Keys of the last finish.
@@ -22,7 +24,7 @@ pub struct Strict<P> {
 
 impl<P> Strict<P> {
     pub fn new(inner: P) -> Self {
-        Self { inner, resident: BTreeMap::new(), asked: 0, missed: 0, committed: Vec::new() }
+        Self { inner, resident: BTreeMap::new(), asked: 0, met: 0, missed: 0, committed: Vec::new() }
     }
 
     #[track_caller]
@@ -100,6 +102,7 @@ impl<P: CachePolicy> CachePolicy for Strict<P> {
 
     fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess]) {
         check_distinct(keys.iter().map(|access| &access.key));
+        self.met += keys.len();
         self.inner.on_request_access(req, keys);
     }
 
