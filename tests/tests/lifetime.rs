@@ -2,7 +2,9 @@
 
 mod support;
 
-use kvo_core::{DeviceBackend, OffloadManager, TierDirection};
+use std::sync::Arc;
+
+use kvo_core::{OffloadManager, SlotId, TierDirection};
 use kvo_policies::Lru;
 use support::{Call, Engine, Offered, OverNvme, Setup, keys, prompt, push_down};
 
@@ -54,14 +56,13 @@ fn a_request_whose_store_fails_after_its_finish_is_over_without_a_write() {
     assert!(matches!(engine.offer(&mut req, 0..3), Offered::Running(_)));
     engine.finish(&mut req);
     // Someone else sits on a slot while the copies run.
-    let region = std::sync::Arc::clone(&engine.region);
-    let hold = |_: &[u8]| {
-        drop(gate);
+    let region = Arc::clone(&engine.region);
+    let mut gate = Some(gate);
+    let copy_meanwhile = &mut |_: &[u8]| {
+        gate = None;
         engine.drain_device();
     };
-    let mut hold = Some(hold);
-    region.with_read(kvo_core::SlotId(1), &mut |bytes| (hold.take().unwrap())(bytes)).unwrap();
-    drop(hold);
+    region.with_read(SlotId(1), copy_meanwhile).unwrap();
     assert!(!engine.complete(0).arrived);
     assert_eq!(nvme.look().calls, [Call::Began(req.id()), Call::Finished(req.id())]);
     assert_eq!(engine.manager().counts().free, 8);
@@ -71,7 +72,6 @@ fn a_request_whose_store_fails_after_its_finish_is_over_without_a_write() {
     assert_eq!(engine.serve(&prompt(1, 3), 0), 3);
 }
 
-/// An engine over a store and a memory tier, both watched.
 #[test]
 fn cascades_that_run_at_the_finish_keep_their_pins_and_the_finish_comes_once_after_the_last() {
     let setup = Setup::new(6);

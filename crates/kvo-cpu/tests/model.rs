@@ -99,12 +99,13 @@ fn generate(rng: &mut Rng) -> Vec<Op> {
 
 fn one_op(rng: &mut Rng) -> Op {
     let some_key = |rng: &mut Rng| key_of(rng.below(NUM_HASHES), u32::from(rng.chance(25)));
-    let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
+    let some_keys =
+        |rng: &mut Rng| (0..rng.pick(&[0, 1, 1, 2, 2, 3, 4])).map(|_| some_key(rng)).collect::<Vec<_>>();
     let req = rng.index(NUM_REQUESTS);
     match rng.below(100) {
-        0..4 => Op::NewRequest { req, spacing: rng.pick(&[0, 1, 2, 4, 16]) },
-        4 => Op::AnnounceAgain { req },
-        5..11 => {
+        0..8 => Op::NewRequest { req, spacing: rng.pick(&[0, 1, 2, 4, 16]) },
+        8 => Op::AnnounceAgain { req },
+        9..11 => {
             // Small, often equal positions, not always those of the prefix.
             let positions = some_keys(rng);
             let position = |rng: &mut Rng, key: OffloadKey| {
@@ -123,13 +124,13 @@ fn one_op(rng: &mut Rng) -> Op {
         53..74 => Op::Complete { job: rng.index(64), done: rng.chance(85) },
         74 => Op::CompleteAsOtherKind { job: rng.index(64) },
         75..77 => Op::Touch { keys: some_keys(rng) },
-        77..83 => Op::Finish { req },
-        83..86 => Op::HoldForCascade { key: some_key(rng) },
-        86..90 => Op::HoldForPromotion { req, key: some_key(rng) },
-        90..95 => Op::Release { hold: rng.index(64), done: rng.chance(75) },
+        77..81 => Op::Finish { req },
+        81..84 => Op::HoldForCascade { key: some_key(rng) },
+        84..88 => Op::HoldForPromotion { req, key: some_key(rng) },
+        88..95 => Op::Release { hold: rng.index(64), done: rng.chance(75) },
         95..98 => Op::TakeEvents,
         98 => Op::ScheduleEnd,
-        _ if rng.chance(60) => Op::Reset,
+        _ if rng.chance(30) => Op::Reset,
         _ => Op::TakeEvents,
     }
 }
@@ -439,16 +440,16 @@ fn transfer(done: bool) -> TransferResult {
     if done { TransferResult::Done } else { TransferResult::Failed }
 }
 
-/// All capacities from 1 to 9, thresholds from 1 to 3, trackers from one key to many, in turn.
+/// All capacities from 1 to 13, thresholds from 1 to 3, trackers from one key to many, in turn.
 #[track_caller]
 fn check(kind: PolicyKind) {
-    explore(0..1_600, 400_000, generate, |seed, ops| {
+    explore(0..2_400, 600_000, generate, |seed, ops| {
         let of = |bound: u64, of: u64| u32::try_from(of % bound).unwrap();
         let options = CpuOptions {
-            store_threshold: 1 + of(4, seed).min(2),
+            store_threshold: [1, 1, 2, 3][of(4, seed) as usize],
             tracker_keys_max: [1, 3, 6, 64][of(4, seed / 4) as usize],
             record_events: seed % 5 != 0,
-            ..CpuOptions::new(1 + of(9, seed / 3))
+            ..CpuOptions::new(1 + of(13, seed))
         };
         let mut run = Run::new(kind, &options);
         ops.iter().try_for_each(|op| run.apply(op))?;

@@ -38,7 +38,7 @@ pub enum GhostHits {
 /// logarithmic in that and does not depend on how many chunks are pinned.
 #[derive(Debug)]
 pub struct Arc {
-    capacity: usize,
+    capacity: u32,
     ghost_hits: GhostHits,
     /// Keys of the last [`on_store_miss`](CachePolicy::on_store_miss) that had a ghost, for [`GhostHits::T2`]: the
     /// eviction that makes room for them may trim that ghost before they are inserted.
@@ -87,7 +87,7 @@ impl Arc {
     /// An empty policy for a tier of `capacity` chunks.
     pub fn new(capacity: u32, ghost_hits: GhostHits) -> Self {
         Self {
-            capacity: capacity as usize,
+            capacity,
             ghost_hits,
             missed_ghosts: HashSet::new(),
             target_t1: 0.0,
@@ -157,7 +157,7 @@ impl Arc {
         let (b1, b2) = (self.b1.len as f64, self.b2.len as f64);
         match self.entries.get(key).map(|entry| entry.place) {
             Some(Place::B1) => {
-                self.target_t1 = (self.target_t1 + (b2 / b1).max(1.0)).min(self.capacity as f64);
+                self.target_t1 = (self.target_t1 + (b2 / b1).max(1.0)).min(f64::from(self.capacity));
                 self.move_to(key, Place::B1);
             }
             Some(Place::B2) => {
@@ -179,7 +179,7 @@ impl Arc {
 
     fn trim_ghosts(&mut self) {
         for place in [Place::B1, Place::B2] {
-            let capacity = self.capacity;
+            let capacity = self.capacity as usize;
             while self.list(place).len > capacity {
                 let oldest =
                     *self.list(place).order.first_key_value().expect("a ghost list orders all it holds").1;
@@ -287,7 +287,7 @@ impl CachePolicy for Arc {
     }
 
     fn clear(&mut self) {
-        *self = Self::new(u32::try_from(self.capacity).unwrap_or(u32::MAX), self.ghost_hits);
+        *self = Self::new(self.capacity, self.ghost_hits);
     }
 }
 

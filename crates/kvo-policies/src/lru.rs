@@ -17,7 +17,8 @@ use crate::{CachePolicy, KeyAccess, RequestRecency};
 ///   tail first. A chunk that was there before is only ever raised, and only if its position is known.
 /// - When the request finishes, each of its keys gets a rank of its own, the tail first.
 ///
-/// A key without a position counts as the head of its request, until the finish orders it.
+/// A key without a position gets a rank of its own at its insertion, and so counts as newer than what its request has
+/// stored before.
 ///
 /// Follows vLLM 0.33. On prefix chains it evicts exactly as leaf-first LRU on a radix tree does. Memory is
 /// proportional to the resident keys; each operation is logarithmic in their number and does not depend on how many

@@ -38,7 +38,7 @@ pub struct RequestRecency {
 /// after the last, and `remove`d when its store failed; `evict`ed keys leave without further notice. Keys in an
 /// argument are without repeats. A key that is not resident is skipped wherever the doc does not say otherwise.
 ///
-/// Seven methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
+/// Six methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
 /// [`on_store_miss`](Self::on_store_miss) and [`on_request_finished`](Self::on_request_finished) then fall back to
 /// [`touch`](Self::touch), and pins are known from what `evict` is told.
 pub trait CachePolicy: Send {

@@ -181,7 +181,7 @@ impl Run {
             }
             Op::TierJobDone { job, how, pressed } => self.tier_job_done(*job, *how, *pressed),
             Op::StrayReport { .. } | Op::TierRefuses { .. } | Op::TierFinds { .. } | Op::TierLoses { .. } => {
-                self.tier_changes(op)
+                self.tier_changes(op);
             }
         }
         self.compare()
