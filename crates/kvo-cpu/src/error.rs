@@ -10,11 +10,15 @@ pub enum ConfigError {
         /// The option.
         field: &'static str,
     },
-    /// The metadata of so many slots cannot be allocated.
-    #[error("num_slots is {num_slots}: the metadata of so many slots cannot be allocated")]
+    /// There are more slots than a manager can keep the books of, or than there is memory for.
+    #[error(
+        "num_slots is {num_slots}: at most {num_slots_max} are possible, if there is memory for their books"
+    )]
     TooManySlots {
         /// The option's value.
         num_slots: u32,
+        /// The limit.
+        num_slots_max: u32,
     },
 }
 

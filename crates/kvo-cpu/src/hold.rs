@@ -71,10 +71,10 @@ impl<P: CachePolicy> CpuManager<P> {
     /// Reserves a slot for a chunk that a tier is to write, evicting one if need be. The store threshold does not
     /// apply. As an access it counts like a store by `req`: when the request then loads the chunk, that is no reuse.
     ///
-    /// Returns nothing if the chunk is there already, and then changes nothing; or if there is no room, and then
-    /// changes nothing but the access records, as a refused offer does.
+    /// Returns nothing if the chunk is there already or the request is finished, and then changes nothing; or if there
+    /// is no room, and then changes nothing but the access records, as a refused offer does.
     pub fn hold_for_promotion(&mut self, req: &mut RequestContext, key: &OffloadKey) -> Option<TierHold> {
-        if self.slots.contains(key) {
+        if self.slots.contains(key) || self.check_running(req).is_err() {
             return None;
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);

@@ -7,7 +7,7 @@ use crate::ConfigError;
 /// Options of a [`CpuManager`](crate::CpuManager), checked by its constructor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Slots: chunks that the tier can hold. At least 1.
+    /// Slots: chunks that the tier can hold. From 1 to [`NUM_SLOTS_MAX`](Self::NUM_SLOTS_MAX).
     pub num_slots: u32,
     /// A key is stored at its n-th offer; 1 stores everything at once. At least 1.
     pub store_threshold: u32,
@@ -21,6 +21,9 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
+    /// The most slots that a manager can have.
+    pub const NUM_SLOTS_MAX: u32 = 1 << 28;
+
     /// Options for `num_slots` slots: no threshold, no events, named `cpu`.
     pub fn new(num_slots: u32) -> Self {
         Self {
@@ -41,6 +44,12 @@ impl CpuOptions {
             if value == 0 {
                 return Err(ConfigError::Zero { field });
             }
+        }
+        if self.num_slots > Self::NUM_SLOTS_MAX {
+            return Err(ConfigError::TooManySlots {
+                num_slots: self.num_slots,
+                num_slots_max: Self::NUM_SLOTS_MAX,
+            });
         }
         Ok(())
     }

@@ -13,7 +13,7 @@
 use hashbrown::HashMap;
 use kvo_core::{ChunkCounts, LookupResult, OffloadKey, SlotId};
 
-use crate::ConfigError;
+use crate::{ConfigError, CpuOptions};
 
 /// Every slot's state, the way from keys to slots, and the counts, which always add up.
 #[derive(Debug)]
@@ -57,7 +57,8 @@ pub(crate) enum Pin {
 
 impl SlotTable {
     pub(crate) fn new(num_slots: u32) -> Result<Self, ConfigError> {
-        let too_many = |_| ConfigError::TooManySlots { num_slots };
+        let num_slots_max = CpuOptions::NUM_SLOTS_MAX;
+        let too_many = |_| ConfigError::TooManySlots { num_slots, num_slots_max };
         let (mut slots, mut free) = (Vec::new(), Vec::new());
         slots.try_reserve_exact(num_slots as usize).map_err(too_many)?;
         free.try_reserve_exact(num_slots as usize).map_err(too_many)?;

@@ -293,3 +293,13 @@ fn events_that_were_not_taken_survive_a_reset_and_the_taker_keeps_what_he_had() 
     let all: Vec<_> = events.iter().map(|event| event.keys.clone()).collect();
     assert_eq!(all, [keys([1]), keys([2])]);
 }
+
+#[test]
+fn nothing_is_promoted_for_a_finished_request() {
+    let mut manager = lru(2);
+    let mut req = begin(&mut manager, 1);
+    finish(&mut manager, &mut req);
+    let before = seen(&manager, &keys([1]));
+    assert_eq!(manager.hold_for_promotion(&mut req, &key(1)), None);
+    assert_eq!(seen(&manager, &keys([1])), before);
+}

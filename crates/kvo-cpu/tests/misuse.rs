@@ -270,13 +270,25 @@ fn the_largest_threshold_and_tracker_cost_nothing_beforehand() {
     assert_eq!(manager.stats().tracked_keys, 1);
 }
 
+#[track_caller]
+fn check_too_many(num_slots: u32) {
+    let num_slots_max = CpuOptions::NUM_SLOTS_MAX;
+    let error = CpuManager::new(CpuOptions::new(num_slots), Lru::new()).unwrap_err();
+    assert_eq!(error, ConfigError::TooManySlots { num_slots, num_slots_max });
+}
+
+#[test]
+fn more_slots_than_a_manager_can_number_are_an_error() {
+    check_too_many(CpuOptions::NUM_SLOTS_MAX + 1);
+    check_too_many(u32::MAX);
+}
+
 /// Runs itself again in a shell that limits the address space, so that no machine really gives so much memory.
 #[test]
 fn more_slots_than_memory_has_metadata_for_are_an_error() {
     const CHILD: &str = "KVO_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
-        let error = CpuManager::new(CpuOptions::new(u32::MAX), Lru::new()).unwrap_err();
-        assert_eq!(error, ConfigError::TooManySlots { num_slots: u32::MAX });
+        check_too_many(CpuOptions::NUM_SLOTS_MAX);
         return;
     }
     let program = std::env::current_exe().unwrap();

@@ -66,12 +66,12 @@ impl RequestAccesses {
 
     /// Moves what was recorded into `keys`, listed head to tail: by position, then group, if every key has a
     /// position; else group by group, each in the order of recording. `end_token` knows positions that were given
-    /// since a key was recorded.
+    /// since a key was recorded; they replace older ones.
     pub fn take_into(&mut self, end_token: impl Fn(&OffloadKey) -> Option<u32>, keys: &mut Vec<KeyAccess>) {
         keys.clear();
         keys.extend(self.recorded.drain(..).map(|recorded| {
             let access = recorded.access();
-            KeyAccess { end_token: access.end_token.or_else(|| end_token(&access.key)), ..access }
+            KeyAccess { end_token: end_token(&access.key).or(access.end_token), ..access }
         }));
         self.index.clear();
         self.missed.clear();
@@ -149,5 +149,17 @@ mod tests {
         accesses.record(&key(1, 0), None, Met::Ready);
         assert!(accesses.first_miss(&key(1, 0)), "meeting it ready is no miss");
         assert!(!accesses.first_miss(&key(1, 0)));
+    }
+
+    #[test]
+    fn a_position_that_is_given_later_replaces_the_one_recorded() {
+        let mut accesses = RequestAccesses::default();
+        for n in 1..=3u32 {
+            accesses.record(&key(n.into(), 0), Some(16 * n), Met::Stored);
+        }
+        let mut keys = Vec::new();
+        accesses.take_into(|key| (*key == self::key(1, 0)).then_some(64), &mut keys);
+        let order: Vec<_> = keys.iter().map(|access| (access.key, access.end_token)).collect();
+        assert_eq!(order, [(key(2, 0), Some(32)), (key(3, 0), Some(48)), (key(1, 0), Some(64))]);
     }
 }

@@ -14,7 +14,7 @@ use support::{
 
 const NUM_REQUESTS: usize = 4;
 const OPS_A_RUN: usize = 250;
-const NUM_SEEDS: u64 = 1_200;
+const NUM_SEEDS: u64 = 3_600;
 
 /// What the owner of a tier may do to its policy. An operation that does not fit the state (a key that is not pending
 /// becomes ready, say) is left out by the run.
@@ -35,7 +35,7 @@ enum Op {
 }
 
 fn generate(rng: &mut Rng) -> Vec<Op> {
-    let (num_hashes, num_groups) = (4 + rng.below(10), 1 + rng.below(3));
+    let (num_hashes, num_groups) = (3 + rng.below(7), 1 + rng.below(3));
     (0..OPS_A_RUN).map(|_| one_op(rng, num_hashes, num_groups)).collect()
 }
 
@@ -68,12 +68,15 @@ fn one_op(rng: &mut Rng, num_hashes: u64, num_groups: u64) -> Op {
     let (req, key) = (rng.index(NUM_REQUESTS), some_key(rng));
     match rng.below(100) {
         0..3 => Op::NewRequest { req },
-        3..28 => Op::Insert { req, key, end_token: some_end(rng) },
-        28..46 => Op::Ready { key },
-        46..54 => Op::Pin { key },
+        3..25 => Op::Insert { req, key, end_token: some_end(rng) },
+        25..50 => Op::Ready { key },
+        50..54 => Op::Pin { key },
         54..62 => Op::Unpin { key },
-        62..66 => Op::Remove { key },
-        66..78 => Op::Evict { count: rng.index(5), spared: some_keys(rng) },
+        62..64 => Op::Remove { key },
+        64..78 => {
+            let spared = if rng.chance(60) { Vec::new() } else { some_keys(rng) };
+            Op::Evict { count: rng.pick(&[0, 1, 1, 1, 2, 2, 3, 4]), spared }
+        }
         78..82 => Op::Touch { keys: some_keys(rng) },
         82..87 => Op::StoreMiss { keys: some_keys(rng) },
         87..93 => Op::Access { req, keys: some_accesses(rng) },
@@ -256,8 +259,8 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, actual: &T, expected: &T) -
 
 #[track_caller]
 fn check(kind: PolicyKind) {
-    explore(0..NUM_SEEDS, 300_000, generate, |seed, ops| {
-        let mut run = Run::new(kind, 1 + u32::try_from(seed % 11).unwrap());
+    explore(0..NUM_SEEDS, 900_000, generate, |seed, ops| {
+        let mut run = Run::new(kind, 1 + u32::try_from(seed % 13).unwrap());
         ops.iter().try_for_each(|op| run.apply(op))?;
         run.drain(seed % 2 == 0)?;
         // Ghosts survive a drain: the second filling adapts to them.
