@@ -29,9 +29,15 @@ fn slots_start_zeroed_and_keep_their_own_bytes() {
         [HostRegion::anonymous(&small(5, 6000)).unwrap(), HostRegion::shared(&small(5, 6000)).unwrap()]
     {
         let slots = [(0, 11), (1, 12), (2, 13), (3, 14), (4, 15)];
-        slots.iter().for_each(|&(slot, _)| check_filled(&region, slot, 0));
-        slots.iter().for_each(|&(slot, byte)| fill(&region, slot, byte));
-        slots.iter().for_each(|&(slot, byte)| check_filled(&region, slot, byte));
+        for (slot, _) in slots {
+            check_filled(&region, slot, 0);
+        }
+        for (slot, byte) in slots {
+            fill(&region, slot, byte);
+        }
+        for (slot, byte) in slots {
+            check_filled(&region, slot, byte);
+        }
     }
 }
 
