@@ -101,7 +101,6 @@ impl ReplayEngine {
         if options.nvme_chunks > 0 {
             let nvme = NvmeOptions {
                 policy: options.policy,
-                events: false,
                 ..NvmeOptions::new(nvme_dir, options.nvme_chunks, chunk.chunk_bytes())
             };
             let shared = SharedStore::new(NvmeStore::open(nvme, region)?);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvo_core::{OffloadManager, SlotId, TierDirection};
 use kvo_policies::Lru;
-use support::{Call, Engine, Offered, OverNvme, Setup, keys, prompt, push_down};
+use support::{Call, Engine, Offered, OverNvme, Setup, keys, memory_tier, prompt, push_down};
 
 #[test]
 fn a_request_that_finishes_before_its_store_still_cascades_and_is_then_over() {
@@ -78,7 +78,7 @@ fn cascades_that_run_at_the_finish_keep_their_pins_and_the_finish_comes_once_aft
     let dir = tempfile::tempdir().unwrap();
     let region = setup.region();
     let nvme = setup.nvme(dir.path(), 64, &region);
-    let memory = setup.memory(64, &region);
+    let memory = memory_tier(64, &region);
     let mut engine = Engine::new(setup, region, Box::new(Lru::new()), vec![]);
     engine.add_tier(nvme.clone());
     engine.add_tier(memory.clone());
@@ -157,7 +157,7 @@ fn a_tier_that_wants_all_chunks_gets_those_that_another_request_is_storing() {
     assert_eq!(nvme.finishes(second.id()), 0, "parked chunks resolve at the end of a step");
     engine.end_step();
     let wanted = keys(&chunks, 0);
-    assert_eq!(nvme.jobs(first.id(), TierDirection::Write), [wanted.clone()]);
+    assert_eq!(nvme.jobs(first.id(), TierDirection::Write), std::slice::from_ref(&wanted));
     assert_eq!(nvme.jobs(second.id(), TierDirection::Write), [wanted]);
     engine.settle();
     assert_eq!((nvme.finishes(first.id()), nvme.finishes(second.id())), (1, 1));

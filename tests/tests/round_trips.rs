@@ -3,7 +3,7 @@
 mod support;
 
 use kvo_policies::{GhostHits, PolicyKind};
-use support::{Arrangement, Engine, OverNvme, Setup, keys, prompt, push_down};
+use support::{Arrangement, Engine, OverNvme, Setup, keys, memory_tier, prompt, push_down};
 
 const ARRANGEMENTS: [Arrangement; 3] =
     [Arrangement::LayerFirst, Arrangement::Interleaved, Arrangement::BlockFirst];
@@ -66,7 +66,7 @@ fn what_the_first_tier_has_lost_comes_back_from_the_second() {
     let dir = tempfile::tempdir().unwrap();
     let region = setup.region();
     // Room for one prompt in the memory tier, for all of them in the store.
-    let memory = setup.memory(4, &region);
+    let memory = memory_tier(4, &region);
     let nvme = setup.nvme(dir.path(), 64, &region);
     let mut engine = Engine::new(setup, region, PolicyKind::Lru.build(4), vec![]);
     engine.add_tier(memory.clone());

@@ -53,7 +53,8 @@ pub trait OffloadManager: Send {
     fn counts(&self) -> ChunkCounts;
 
     /// Drops every chunk of the primary tier and starts a new generation: tokens and accesses of the old one are
-    /// void. The engine sees to it that no copy of its own is still running on a slot when the slot is handed out
+    /// void. No events tell of the chunks that go; those recorded before are still delivered, so whoever follows the
+    /// events takes them after the reset and then forgets the tier. The engine sees to it that no copy of its own is still running on a slot when the slot is handed out
     /// anew.
     fn reset_cache(&mut self);
 }

@@ -32,13 +32,13 @@ pub struct NvmeOptions {
     /// [`Busy`](kvo_core::RejectReason::Busy); but an idle store takes a job of any size, so that none is refused for
     /// ever.
     pub queue_chunks_max: usize,
-    /// Whether events are recorded. They are kept until they are taken, so switch them off if nobody takes them.
-    pub events: bool,
+    /// Whether to record events. If so, drain them: they are kept until they are taken.
+    pub record_events: bool,
 }
 
 impl NvmeOptions {
     /// A store of `capacity_chunks` chunks of `chunk_bytes` each in `dir`: named `nvme`, LRU, 4 threads, 1024 chunks
-    /// in the queue, with events.
+    /// in the queue, without events.
     pub fn new(dir: impl Into<PathBuf>, capacity_chunks: u32, chunk_bytes: u64) -> Self {
         Self {
             dir: dir.into(),
@@ -48,7 +48,7 @@ impl NvmeOptions {
             policy: PolicyKind::Lru,
             num_threads: 4,
             queue_chunks_max: 1024,
-            events: true,
+            record_events: false,
         }
     }
 

@@ -133,7 +133,7 @@ impl NvmeStore {
         let name: Arc<str> = options.name.into();
         let capacity = options.capacity_chunks;
         tracing::debug!(tier = &*name, ?path, capacity, policy = %options.policy, "opened");
-        let events = EventLog::new(Arc::clone(&name), options.events);
+        let events = EventLog::new(Arc::clone(&name), options.record_events);
         Self {
             name,
             path,

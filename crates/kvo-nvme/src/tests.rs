@@ -182,7 +182,10 @@ struct Rig {
 impl Rig {
     /// A store of `capacity` chunks over 64 slots of host memory.
     fn new(capacity: u32) -> Self {
-        Self::with_options(NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64))
+        Self::with_options(NvmeOptions {
+            record_events: true,
+            ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64)
+        })
     }
 
     fn with_options(options: NvmeOptions) -> Self {

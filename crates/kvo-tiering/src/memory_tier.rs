@@ -12,8 +12,8 @@ use std::sync::{
 
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    EventKind, HostMemory, JobId, JobRejected, Medium, OffloadEvent, OffloadKey, RejectReason, RequestId,
-    SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob, TierLookup,
+    EventKind, HostMemory, JobId, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
+    RequestContext, RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob, TierLookup,
 };
 use kvo_policies::{CachePolicy, Met, RequestAccesses};
 
@@ -116,11 +116,14 @@ impl<P: CachePolicy> MemoryTier<P> {
     }
 
     /// Decides which chunks of a write job to copy, and makes room for them.
-    fn begin_write(&mut self, job: &TierJob) -> (OpenJob, Vec<(OffloadKey, SlotId)>) {
+    fn begin_write(
+        &mut self,
+        job: &TierJob,
+        accesses: &mut RequestAccesses,
+    ) -> (OpenJob, Vec<(OffloadKey, SlotId)>) {
         let named: HashSet<OffloadKey> = job.chunks.iter().map(|chunk| chunk.key).collect();
         let mut open = OpenJob::default();
         let mut copies = Vec::new();
-        let accesses = self.requests.entry(job.req).or_default();
         for chunk in &job.chunks {
             let known = self.entries.get(&chunk.key);
             let met = if known.is_some_and(|entry| entry.ready) { Met::Ready } else { Met::Missing };
@@ -160,10 +163,13 @@ impl<P: CachePolicy> MemoryTier<P> {
     }
 
     /// Pins the chunks of a read job that are there.
-    fn begin_read(&mut self, job: &TierJob) -> (OpenJob, Vec<(OffloadKey, SlotId)>) {
+    fn begin_read(
+        &mut self,
+        job: &TierJob,
+        accesses: &mut RequestAccesses,
+    ) -> (OpenJob, Vec<(OffloadKey, SlotId)>) {
         let mut open = OpenJob::default();
         let mut copies = Vec::new();
-        let accesses = self.requests.entry(job.req).or_default();
         for chunk in &job.chunks {
             let Some(entry) = self.entries.get_mut(&chunk.key).filter(|entry| entry.ready) else {
                 open.failed.push(chunk.key);
@@ -215,6 +221,11 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
         Medium::Memory
     }
 
+    fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
+        self.requests.insert(req.id(), RequestAccesses::default());
+        OffloadPolicy::ChunkLevel
+    }
+
     fn lookup(&mut self, _req: RequestId, key: &OffloadKey) -> TierLookup {
         // The index is in memory, so the answer is there at once; a tier that has to ask someone answers `Retry`.
         match self.entries.get(key) {
@@ -224,10 +235,17 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
     }
 
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
+        // A read may come after the request has finished, and is then no access of anyone.
+        let known = self.requests.remove(&job.req);
+        let is_known = known.is_some();
+        let mut accesses = known.unwrap_or_default();
         let (open, copies) = match job.direction {
-            TierDirection::Write => self.begin_write(&job),
-            TierDirection::Read => self.begin_read(&job),
+            TierDirection::Write => self.begin_write(&job, &mut accesses),
+            TierDirection::Read => self.begin_read(&job, &mut accesses),
         };
+        if is_known {
+            self.requests.insert(job.req, accesses);
+        }
         // A job without copies goes to the worker too: it is reported after the writes that it relies on.
         let work = Work::Job { id: job.id, direction: job.direction, chunks: copies };
         self.open.insert(job.id, open);

@@ -55,7 +55,7 @@ fn specs(seed: u64) -> Vec<Spec> {
         medium: if index == 1 { Medium::Object } else { Medium::Ssd },
         locality: if index == 0 { Locality::Local } else { Locality::Remote },
         level: if is(index) { OffloadPolicy::RequestLevel } else { OffloadPolicy::ChunkLevel },
-        async_lookup: is(3 + index),
+        async_lookup: is(3 + index) && is(6 + index),
         ..Spec::chunk_level(&format!("tier-{index}"))
     };
     (0..=seed % 3).map(tier).collect()
@@ -96,6 +96,9 @@ impl Run {
             slots: Vec::new(),
             audit: Audit::default(),
         };
+        for tier in 0..specs(seed).len() {
+            run.world.put(tier, &all_keys().skip(tier).step_by(3).collect::<Vec<_>>());
+        }
         (0..NUM_REQUESTS).for_each(|req| run.new_request(req, 0).expect("the requests are new"));
         run.compare().expect("an empty manager equals an empty model");
         run

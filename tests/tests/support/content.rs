@@ -2,7 +2,7 @@
 
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
 
-/// The generator of Steele, Lea and Flood's SplitMix (OOPSLA 2014).
+/// The generator of Steele, Lea and Flood's `SplitMix` (OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

@@ -1,11 +1,15 @@
 //! The engine: requests, blocks, a device, a manager and its tiers, driven step by step.
 
-use std::{collections::HashMap, ops::Range, sync::Arc, sync::mpsc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+    sync::{Arc, mpsc},
+};
 
 use kvo_core::{
-    BlockId, CompleteErrorReason, DeviceBackend, Direction, HostMemory, JobToken, LookupResult, ManualClock,
-    OffloadKey, OffloadManager, Refusal, RequestContext, RequestId, SecondaryTier, SlotId, StoreOutcome,
-    Ticket, Transfer, TransferCompletion, TransferResult,
+    BlockId, CompleteErrorReason, CopyOp, DeviceBackend, Direction, HostMemory, JobToken, LoadError,
+    LookupResult, ManualClock, OffloadKey, OffloadManager, Refusal, RequestContext, RequestId, SecondaryTier,
+    SlotId, StoreOutcome, Ticket, Transfer, TransferCompletion, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
@@ -27,7 +31,7 @@ const ROUNDS_MAX: usize = 60;
 pub struct Request {
     pub context: RequestContext,
     pub prompt: Vec<u64>,
-    blocks: HashMap<OffloadKey, Vec<BlockId>>,
+    blocks: BTreeMap<OffloadKey, Vec<BlockId>>,
     num_groups: u32,
 }
 
@@ -51,6 +55,15 @@ pub enum Offered {
     Nothing,
     Refused(Refusal),
     /// The device did not take the copies; the job has ended as failed.
+    NotTaken,
+}
+
+/// Why a load did not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLoaded {
+    /// A chunk was evicted since the lookup.
+    Gone,
+    /// The device did not take the copies; the job has ended.
     NotTaken,
 }
 
@@ -153,7 +166,7 @@ impl Engine {
         self.next_request += 1;
         let num_groups = self.setup.num_groups;
         let context = RequestContext::new(RequestId(self.next_request));
-        let mut req = Request { context, prompt: prompt.to_vec(), blocks: HashMap::new(), num_groups };
+        let mut req = Request { context, prompt: prompt.to_vec(), blocks: BTreeMap::new(), num_groups };
         for (end_token, chunk) in (1..).map(|nth| nth * 16).zip(0..prompt.len()) {
             let keys = req.keys(chunk..chunk + 1);
             req.context.set_positions(keys.into_iter().map(|key| (key, end_token)));
@@ -194,25 +207,15 @@ impl Engine {
     }
 
     /// Starts to load the first `chunks` chunks, less the first `skip` blocks of each group, into blocks that hold
-    /// canaries. The blocks left out are computed. Nothing, if the device does not take it; the job has ended then.
+    /// canaries. The blocks left out are computed.
     #[track_caller]
-    pub fn load(&mut self, req: &mut Request, chunks: usize, skip: u32) -> Option<Ticket> {
-        let (ticket, token) = self.load_or_token(req, chunks, skip);
-        if let Some(token) = token {
-            self.manager_mut().complete_load(token).unwrap();
-        }
-        ticket
-    }
-
-    #[track_caller]
-    fn load_or_token(
-        &mut self,
-        req: &mut Request,
-        chunks: usize,
-        skip: u32,
-    ) -> (Option<Ticket>, Option<JobToken>) {
+    pub fn load(&mut self, req: &mut Request, chunks: usize, skip: u32) -> Result<Ticket, NotLoaded> {
         let keys = req.keys(0..chunks);
-        let job = self.manager_mut().prepare_load(&mut req.context, &keys).expect("ready keys can be loaded");
+        let job = match self.manager_mut().prepare_load(&mut req.context, &keys) {
+            Ok(job) => job,
+            Err(LoadError::NotReady { .. }) => return Err(NotLoaded::Gone),
+            Err(error) => panic!("{error}"),
+        };
         let mut targets = Vec::new();
         let mut ops = Vec::new();
         let mut runs = Vec::new();
@@ -238,7 +241,10 @@ impl Engine {
         let spread: Vec<ChunkBlocks<'_>> =
             runs.iter().flat_map(|(slots, run)| self.planner.spread(skip, slots, run).unwrap()).collect();
         self.planner.plan_load(&spread, &mut ops).unwrap();
-        self.submit(req.id(), job.token, Direction::Load, ops, targets)
+        self.submit(req.id(), job.token, Direction::Load, ops, targets).map_err(|token| {
+            self.manager_mut().complete_load(token).unwrap();
+            NotLoaded::NotTaken
+        })
     }
 
     /// Puts the compute of some chunks on the stream.
@@ -274,32 +280,33 @@ impl Engine {
         };
         let sources = job.keys.iter().flat_map(blocks).collect();
         match self.submit(req.id(), job.token, Direction::Store, ops, sources) {
-            (Some(ticket), _) => Offered::Running(ticket),
-            (None, token) => {
-                let token = token.expect("a transfer that was not taken leaves its token");
+            Ok(ticket) => Offered::Running(ticket),
+            Err(token) => {
                 self.manager_mut().complete_store(token, TransferResult::Failed).unwrap();
                 Offered::NotTaken
             }
         }
     }
 
+    /// Submits copies behind everything that is on the compute stream; hands the token back if the device takes
+    /// none.
     fn submit(
         &mut self,
         req: RequestId,
         token: JobToken,
         direction: Direction,
-        ops: Vec<kvo_core::CopyOp>,
+        ops: Vec<CopyOp>,
         blocks: Vec<(BlockId, (OffloadKey, u32))>,
-    ) -> (Option<Ticket>, Option<JobToken>) {
+    ) -> Result<Ticket, JobToken> {
         let after = self.device.record_fence();
         match self.device.submit(Transfer { direction, ops, after }) {
             Ok(ticket) => {
                 let held: Vec<BlockId> = blocks.iter().map(|(block, _)| *block).collect();
                 self.blocks.hold(&held);
                 self.transfers.insert(ticket, Open { req, token, direction, blocks });
-                (Some(ticket), None)
+                Ok(ticket)
             }
-            Err(_) => (None, Some(token)),
+            Err(_) => Err(token),
         }
     }
 
@@ -313,12 +320,19 @@ impl Engine {
     #[track_caller]
     pub fn drain_device(&mut self) {
         self.device.drain(LONG).expect("transfers end");
-        self.device.poll(&mut self.ended);
+        self.poll_device();
+        // The two lanes race each other; what follows shall not depend on it.
+        self.ended.sort_by_key(|completion| completion.ticket);
     }
 
     /// Takes in the transfers that have ended by now.
     pub fn poll_device(&mut self) {
         self.device.poll(&mut self.ended);
+    }
+
+    /// Waits until a transfer has ended, if one is in flight.
+    pub fn wait_device(&mut self) {
+        self.device.wait(LONG, &mut self.ended);
     }
 
     /// Transfers that have ended and that the manager was not told of.
@@ -381,7 +395,7 @@ impl Engine {
     /// The request ends. Its blocks are free for others once no copy needs them.
     pub fn finish(&mut self, req: &mut Request) {
         self.manager_mut().on_request_finished(&mut req.context).unwrap();
-        self.blocks.release(req.blocks.drain().flat_map(|(_, blocks)| blocks));
+        self.blocks.release(std::mem::take(&mut req.blocks).into_values().flatten());
     }
 
     /// Steps until nothing is under way any more.

@@ -5,6 +5,7 @@
 pub mod blocks;
 pub mod content;
 pub mod engine;
+pub mod fifo;
 pub mod ledger;
 pub mod tiers;
 
@@ -16,7 +17,8 @@ use kvo_nvme::{FILE_NAME, NvmeOptions, NvmeStore};
 use kvo_policies::{CachePolicy, Lru};
 
 pub use content::{Rng, chunk_content, key};
-pub use engine::{Completion, Engine, Offered, Request};
+pub use engine::{Completion, Engine, NotLoaded, Offered, Request};
+pub use fifo::Fifo;
 pub use tiers::{Backing, Call, LONG, SteppedMemory, Watched};
 
 /// How the device arranges its blocks.
@@ -37,6 +39,7 @@ pub struct Setup {
     pub num_blocks: u32,
     pub seed: u64,
     pub retry_failed_jobs: bool,
+    pub num_io_threads: usize,
 }
 
 impl Setup {
@@ -50,6 +53,7 @@ impl Setup {
             num_blocks: 64,
             seed: 1,
             retry_failed_jobs: false,
+            num_io_threads: 4,
         }
     }
 
@@ -74,14 +78,16 @@ impl Setup {
 
     /// A store of `capacity_chunks` in `dir`, to be watched.
     pub fn nvme(&self, dir: &Path, capacity_chunks: u32, region: &Arc<dyn HostMemory>) -> Watched<NvmeStore> {
-        let options = NvmeOptions::new(dir, capacity_chunks, self.chunk_bytes() as u64);
+        let mut options = NvmeOptions::new(dir, capacity_chunks, self.chunk_bytes() as u64);
+        options.num_threads = self.num_io_threads;
+        options.record_events = true;
         Watched::new(NvmeStore::open(options, Arc::clone(region)).unwrap())
     }
+}
 
-    /// A memory tier, to be watched.
-    pub fn memory(&self, capacity_chunks: u32, region: &Arc<dyn HostMemory>) -> Watched<SteppedMemory> {
-        Watched::new(SteppedMemory::new("memory", capacity_chunks, Arc::clone(region)))
-    }
+/// A memory tier, to be watched.
+pub fn memory_tier(capacity_chunks: u32, region: &Arc<dyn HostMemory>) -> Watched<SteppedMemory> {
+    Watched::new(SteppedMemory::new("memory", capacity_chunks, Arc::clone(region)))
 }
 
 /// An engine with LRU over an NVMe store of 64 chunks.

@@ -92,6 +92,7 @@ pub enum Call {
 
 /// What a [`Watched`] tier does with what it is told.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Script {
     /// Jobs are taken, but their work does not begin.
     pub hold_jobs: bool,
@@ -105,6 +106,8 @@ pub struct Script {
     pub fail_whole_reads: bool,
     /// All chunks of a request are wanted.
     pub wants_all: bool,
+    /// Work is done as soon as it has begun, so that nothing depends on how fast threads are.
+    pub in_step: bool,
 }
 
 /// A tier and the script by which it is disturbed. A clone is another handle to the same tier: one goes to the
@@ -148,7 +151,8 @@ impl<T: Backing> Watched<T> {
     /// Lets everything go that was held back.
     pub fn open(&self) {
         let mut state = self.look();
-        state.script = Script { wants_all: state.script.wants_all, ..Script::default() };
+        let Script { wants_all, in_step, .. } = state.script;
+        state.script = Script { wants_all, in_step, ..Script::default() };
         state.release(usize::MAX, &mut Rng::new(0));
     }
 
@@ -178,12 +182,20 @@ impl<T: Backing> State<T> {
         }
     }
 
+    fn give(&mut self, job: TierJob) -> Result<(), JobRejected> {
+        self.backing.submit(job)?;
+        if self.script.in_step {
+            self.backing.drain();
+        }
+        Ok(())
+    }
+
     /// Passes queued jobs on, unless they are held.
     fn pass_on(&mut self) {
         while !self.script.hold_jobs
             && let Some(job) = self.queued.pop_front()
         {
-            if let Err(rejected) = self.backing.submit(job) {
+            if let Err(rejected) = self.give(job) {
                 self.open.remove(&rejected.job.id);
                 self.ready.push(TierCompletion::failed(rejected.job.id));
             }
@@ -276,7 +288,7 @@ impl<T: Backing> SecondaryTier for Watched<T> {
             state.queued.push_back(job.clone());
         } else {
             state.pass_on();
-            state.backing.submit(job.clone())?;
+            state.give(job.clone())?;
         }
         state.open.insert(job.id, job);
         state.calls.push(call);

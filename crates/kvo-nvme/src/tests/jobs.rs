@@ -224,7 +224,7 @@ fn events_replay_to_what_is_there() {
 
 #[test]
 fn events_can_be_switched_off() {
-    let options = NvmeOptions { events: false, ..NvmeOptions::new("unused", 2, CHUNK_BYTES as u64) };
+    let options = NvmeOptions { record_events: false, ..NvmeOptions::new("unused", 2, CHUNK_BYTES as u64) };
     let mut rig = Rig::with_options(options);
     rig.put(1, &[1, 2]);
     assert_eq!(rig.events(), []);

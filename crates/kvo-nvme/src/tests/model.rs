@@ -187,6 +187,7 @@ impl Model {
         let options = NvmeOptions {
             policy,
             queue_chunks_max,
+            record_events: true,
             ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64)
         };
         Self {

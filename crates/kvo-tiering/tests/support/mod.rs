@@ -77,8 +77,9 @@ pub fn check_sound<P: CachePolicy>(manager: &TieringManager<P>) -> kvo_core::Chu
     counts
 }
 
-/// Ends every open job of every tier well, and the step.
+/// Ends the step, then every open job of every tier, well; then a step that sees it.
 pub fn serve(manager: &mut impl OffloadManager, world: &World) {
+    manager.on_schedule_end();
     for (tier, job) in world.open_jobs() {
         world.report(tier, TierCompletion::done(job.id));
     }

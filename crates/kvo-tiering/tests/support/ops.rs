@@ -105,29 +105,31 @@ fn one_op(rng: &mut Rng) -> Op {
     let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
     let (req, tier) = (rng.index(NUM_REQUESTS), rng.index(3));
     match rng.below(100) {
-        0..4 => Op::NewRequest { req, filter: rng.below(12) },
-        4..8 => {
+        0..7 => Op::NewRequest { req, filter: rng.below(20) },
+        7..10 => {
             let position = |key: &OffloadKey| 16 * u32::from(key.hash().0[31]);
             Op::SetPositions { req, positions: some_keys(rng).iter().map(|k| (*k, position(k))).collect() }
         }
-        8..24 => Op::Lookup { req, key: some_key(rng) },
-        24..26 => Op::PrepareLoad { req, keys: some_keys(rng) },
-        26..32 => Op::LoadReady { req, keys: some_keys(rng) },
-        32..46 => Op::PrepareStore { req, keys: some_keys(rng) },
-        46..60 => Op::Complete { job: rng.index(64), done: rng.chance(85) },
-        60 => Op::Touch { keys: some_keys(rng) },
-        61..65 => Op::Finish { req },
-        65..74 => Op::ScheduleEnd,
-        74..76 => Op::TakeEvents,
-        76 => Op::Advance { ms: rng.below(50) },
-        77 if rng.chance(60) => Op::Reset,
-        77..79 => Op::ResetFlushed,
+        // Some keys often, so that what a tier is still looking for is asked for again.
+        10..31 if rng.chance(40) => Op::Lookup { req, key: key_of(rng.below(3), 0) },
+        10..31 => Op::Lookup { req, key: some_key(rng) },
+        31 => Op::PrepareLoad { req, keys: some_keys(rng) },
+        32..38 => Op::LoadReady { req, keys: some_keys(rng) },
+        38..49 => Op::PrepareStore { req, keys: some_keys(rng) },
+        49..61 => Op::Complete { job: rng.index(64), done: rng.chance(85) },
+        61 => Op::Touch { keys: some_keys(rng) },
+        62..64 => Op::Finish { req },
+        64..72 => Op::ScheduleEnd,
+        72 => Op::TakeEvents,
+        73 => Op::Advance { ms: rng.below(50) },
+        74 if rng.chance(50) => Op::Reset,
+        74..79 => Op::ResetFlushed,
         79..92 => {
             let mask = u8::try_from(rng.below(256)).unwrap();
             let how = match rng.below(10) {
-                0..6 => How::Done,
-                6..8 => How::Partial(mask),
-                8 => How::Failed,
+                0..5 => How::Done,
+                5..7 => How::Partial(mask),
+                7..9 => How::Failed,
                 _ if rng.chance(40) => How::Strange(mask),
                 _ => How::Done,
             };
