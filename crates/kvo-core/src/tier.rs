@@ -86,7 +86,7 @@ pub struct TierJob {
     pub req: RequestId,
     /// Which way.
     pub direction: TierDirection,
-    /// The chunks, head to tail; never empty.
+    /// The chunks, head to tail; never empty. A write may name a chunk twice, with the same slot: it was offered twice.
     pub chunks: Vec<TierChunk>,
 }
 

@@ -13,7 +13,7 @@ use kvo_policies::CachePolicy;
 
 use crate::{
     TieringConfigError, TieringOptions, TieringStats,
-    request::{Request, TierSet},
+    request::{Owner, Request, TierSet},
     tiers::Tiers,
 };
 
@@ -42,14 +42,14 @@ pub struct TieringManager<P> {
 /// What a store job at the primary will cascade.
 #[derive(Debug)]
 struct OpenStore {
-    req: RequestId,
+    of: Owner,
     chunks: Vec<(OffloadKey, Option<u32>)>,
 }
 
 #[derive(Debug)]
 struct QueuedPromotion {
     tier: usize,
-    req: RequestId,
+    of: Owner,
     hold: TierHold,
     end_token: Option<u32>,
 }
@@ -58,7 +58,7 @@ struct QueuedPromotion {
 #[derive(Debug)]
 struct PromotionJob {
     tier: usize,
-    req: RequestId,
+    of: Owner,
     holds: Vec<(TierHold, Option<u32>)>,
 }
 
@@ -199,7 +199,7 @@ impl<P: CachePolicy> TieringManager<P> {
             }
             self.primary.record_promotions(&arrived, &lost);
             let may_retry = self.options.retry_failed_jobs && ended.outcome == TierOutcome::Failed;
-            if !may_retry && let Some(request) = self.requests.get_mut(&ended.job.req) {
+            if !may_retry && let Some(request) = ended.job.of.find(&mut self.requests) {
                 request.failed.extend(lost);
             }
         }
@@ -207,10 +207,12 @@ impl<P: CachePolicy> TieringManager<P> {
 
     /// Asks the secondary tiers for a key that the primary does not have.
     fn lookup_below(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
-        let known = self.requests.get(&req.id());
-        if self.promotions_held || !known.is_some_and(|request| request.may_promote(key)) {
-            return LookupResult::Miss;
-        }
+        let of = match self.requests.get(&req.id()) {
+            Some(request) if request.may_promote(key) && !self.promotions_held => {
+                Owner { req: req.id(), arrival: request.arrival }
+            }
+            _ => return LookupResult::Miss,
+        };
         let mut retry = false;
         for index in 0..self.tiers.all.len() {
             let tier = &mut self.tiers.all[index];
@@ -226,20 +228,26 @@ impl<P: CachePolicy> TieringManager<P> {
                 }
                 TierLookup::Hit => {
                     tier.stats.hits += 1;
-                    return self.queue_promotion(index, req, key);
+                    return self.queue_promotion(index, of, req, key);
                 }
             }
         }
         if retry { LookupResult::Retry } else { LookupResult::Miss }
     }
 
-    fn queue_promotion(&mut self, tier: usize, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
+    fn queue_promotion(
+        &mut self,
+        tier: usize,
+        of: Owner,
+        req: &mut RequestContext,
+        key: &OffloadKey,
+    ) -> LookupResult {
         let Some(hold) = self.primary.hold_for_promotion(req, key) else {
             self.promotions_without_room += 1;
             return LookupResult::Miss;
         };
         let end_token = req.positions().end_token(key);
-        self.queued.push(QueuedPromotion { tier, req: req.id(), hold, end_token });
+        self.queued.push(QueuedPromotion { tier, of, hold, end_token });
         LookupResult::HitPending
     }
 
@@ -247,26 +255,26 @@ impl<P: CachePolicy> TieringManager<P> {
     fn submit_promotions(&mut self) {
         let mut jobs: Vec<PromotionJob> = Vec::new();
         let mut tier_order: Vec<usize> = Vec::new();
-        for QueuedPromotion { tier, req, hold, end_token } in std::mem::take(&mut self.queued) {
+        for QueuedPromotion { tier, of, hold, end_token } in std::mem::take(&mut self.queued) {
             if !tier_order.contains(&tier) {
                 tier_order.push(tier);
             }
-            match jobs.iter_mut().find(|job| job.tier == tier && job.req == req) {
+            match jobs.iter_mut().find(|job| job.tier == tier && job.of == of) {
                 Some(job) => job.holds.push((hold, end_token)),
-                None => jobs.push(PromotionJob { tier, req, holds: vec![(hold, end_token)] }),
+                None => jobs.push(PromotionJob { tier, of, holds: vec![(hold, end_token)] }),
             }
         }
         jobs.sort_by_key(|job| tier_order.iter().position(|tier| *tier == job.tier));
         let now = self.now();
-        for PromotionJob { tier, req, holds } in jobs {
-            if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Read, holds, now) {
-                self.fail_promotions(req, holds);
+        for PromotionJob { tier, of, holds } in jobs {
+            if let Err(holds) = self.tiers.submit(tier, of, TierDirection::Read, holds, now) {
+                self.fail_promotions(of, holds);
             }
         }
     }
 
     /// Frees the slots of promotions that no tier will serve.
-    fn fail_promotions(&mut self, req: RequestId, holds: Vec<TierHold>) {
+    fn fail_promotions(&mut self, of: Owner, holds: Vec<TierHold>) {
         let mut lost = Vec::with_capacity(holds.len());
         for hold in holds {
             lost.push(hold.key());
@@ -275,33 +283,49 @@ impl<P: CachePolicy> TieringManager<P> {
                 .expect("the holds of promotions are the primary's own");
         }
         self.primary.record_promotions(&[], &lost);
-        if let Some(request) = self.requests.get_mut(&req) {
+        if let Some(request) = of.find(&mut self.requests) {
             request.failed.extend(lost);
         }
     }
 
     /// Gives the chunks, where ready, to every tier that `wants` selects.
-    fn cascade(&mut self, req: RequestId, chunks: &[(OffloadKey, Option<u32>)], wants: TierSet) {
+    fn cascade(&mut self, of: Owner, chunks: &[(OffloadKey, Option<u32>)], wants: TierSet) {
+        let is_ready = |(key, _): &(OffloadKey, Option<u32>)| self.primary.peek(key) == LookupResult::Hit;
+        if !chunks.iter().any(is_ready) {
+            return;
+        }
         let now = self.now();
         for tier in (0..self.tiers.all.len()).filter(|tier| wants.contains(*tier)) {
-            if self.tiers.all[tier].inflight_writes >= self.options.inflight_cascades_max {
+            let is_full = self.tiers.all[tier].inflight_writes >= self.options.inflight_cascades_max;
+            let is_cut_off =
+                of.find(&mut self.requests).is_some_and(|request| request.cut_off.contains(tier));
+            if is_full || is_cut_off {
                 self.tiers.all[tier].stats.cascades_throttled += 1;
+                self.cut_off(of, tier);
                 continue;
             }
             let mut holds = Vec::with_capacity(chunks.len());
             for (key, end_token) in chunks {
                 holds.extend(self.primary.hold_for_cascade(key).map(|hold| (hold, *end_token)));
             }
-            if holds.is_empty() {
-                continue;
-            }
-            if let Err(holds) = self.tiers.submit(tier, req, TierDirection::Write, holds, now) {
+            if let Err(holds) = self.tiers.submit(tier, of, TierDirection::Write, holds, now) {
                 for hold in holds {
                     self.primary
                         .release(hold, TransferResult::Failed)
                         .expect("the holds of cascades are the primary's own");
                 }
+                self.cut_off(of, tier);
             }
+        }
+    }
+
+    /// A cascade of the request did not reach a tier. A tier that wants all its chunks is given them again with the
+    /// next offer; for any other, the rest of the request would be a tail without its head.
+    fn cut_off(&mut self, of: Owner, tier: usize) {
+        if let Some(request) = of.find(&mut self.requests)
+            && !request.wants_all.contains(tier)
+        {
+            request.cut_off.insert(tier);
         }
     }
 
@@ -313,8 +337,8 @@ impl<P: CachePolicy> TieringManager<P> {
             self.parking.insert(request.arrival, req.id());
             request.parked.extend(residents.pending);
         }
-        let wants_all = request.wants_all;
-        self.cascade(req.id(), &residents.ready, wants_all);
+        let (of, wants_all) = (Owner { req: req.id(), arrival: request.arrival }, request.wants_all);
+        self.cascade(of, &residents.ready, wants_all);
     }
 
     /// The keys of an offer that the primary has before the offer, if any tier wants all chunks of the request.
@@ -350,7 +374,7 @@ impl<P: CachePolicy> TieringManager<P> {
             }
             request.parked = still_pending;
             let wants_all = request.wants_all;
-            self.cascade(id, &ready, wants_all);
+            self.cascade(Owner { req: id, arrival }, &ready, wants_all);
             self.finalise_if_settled(id);
         }
     }
@@ -374,11 +398,11 @@ impl<P: CachePolicy> TieringManager<P> {
     }
 
     fn remember_store(&mut self, req: &RequestContext, job: &StoreJob) {
+        let Some(request) = self.requests.get_mut(&req.id()) else { return };
+        request.open_stores += 1;
+        let of = Owner { req: req.id(), arrival: request.arrival };
         let chunks = job.keys.iter().map(|key| (*key, req.positions().end_token(key))).collect();
-        self.stores.insert(job.token.id(), OpenStore { req: req.id(), chunks });
-        if let Some(request) = self.requests.get_mut(&req.id()) {
-            request.open_stores += 1;
-        }
+        self.stores.insert(job.token.id(), OpenStore { of, chunks });
     }
 }
 
@@ -449,12 +473,12 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.primary.complete_store(token, result)?;
         let store = self.stores.remove(&id).expect("each store job of the primary is remembered here");
         if result == TransferResult::Done {
-            self.cascade(store.req, &store.chunks, TierSet::ALL);
+            self.cascade(store.of, &store.chunks, TierSet::ALL);
         }
-        if let Some(request) = self.requests.get_mut(&store.req) {
+        if let Some(request) = store.of.find(&mut self.requests) {
             request.open_stores -= 1;
         }
-        self.finalise_if_settled(store.req);
+        self.finalise_if_settled(store.of.req);
         Ok(())
     }
 

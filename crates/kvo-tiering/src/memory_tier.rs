@@ -7,7 +7,7 @@
 
 use std::sync::{
     Arc,
-    mpsc::{Receiver, Sender, channel},
+    mpsc::{Receiver, Sender, TryRecvError, channel},
 };
 
 use hashbrown::{HashMap, HashSet};
@@ -22,7 +22,7 @@ use crate::TieringConfigError;
 /// Keeps up to a fixed number of chunks in memory of its own.
 ///
 /// A chunk can be found once its write has ended. A write of a chunk that is there already, or on its way, copies
-/// nothing again; where room runs out, the chunks nearest the head of the job are kept and the others reported as
+/// nothing again, and ends as that write does; where room runs out, the chunks nearest the head of the job are kept and the others reported as
 /// failed. The work of jobs is done in the order in which they were submitted.
 #[derive(Debug)]
 pub struct MemoryTier<P> {
@@ -51,6 +51,8 @@ struct OpenJob {
     writes: Vec<OffloadKey>,
     /// Chunks that this job reads.
     reads: Vec<OffloadKey>,
+    /// Chunks that the tier had, or was getting, when the job was to bring them.
+    relies_on: Vec<OffloadKey>,
     /// Chunks that were known to fail at submission.
     failed: Vec<OffloadKey>,
 }
@@ -130,6 +132,7 @@ impl<P: CachePolicy> MemoryTier<P> {
             let first = accesses.record(&chunk.key, chunk.end_token, met);
             self.policy.on_request_access(&mut accesses.recency, first.as_slice());
             if known.is_some() {
+                open.relies_on.push(chunk.key);
                 continue;
             }
             if accesses.first_miss(&chunk.key) {
@@ -208,6 +211,10 @@ impl<P: CachePolicy> MemoryTier<P> {
             }
         }
         open.failed.extend(ended.failed);
+        // Jobs end in order, so the writes that this one relied on have ended.
+        open.failed.extend(
+            open.relies_on.into_iter().filter(|key| !self.entries.get(key).is_some_and(|entry| entry.ready)),
+        );
         Some(TierCompletion::except(ended.id, open.failed))
     }
 }
@@ -259,9 +266,22 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
     }
 
     fn poll(&mut self, done: &mut Vec<TierCompletion>) {
-        while let Ok(ended) = self.results.try_recv() {
-            done.extend(self.end(ended));
+        loop {
+            match self.results.try_recv() {
+                Ok(ended) => done.extend(self.end(ended)),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => break,
+            }
         }
+        // The worker is gone, and every byte with it.
+        done.extend(self.open.drain().map(|(id, _)| TierCompletion::failed(id)));
+        for (key, entry) in self.entries.drain() {
+            if entry.ready {
+                push_event(&mut self.events, &self.name, EventKind::Removed, key);
+            }
+        }
+        self.policy.clear();
+        self.requests.values_mut().for_each(|accesses| *accesses = RequestAccesses::default());
     }
 
     fn on_request_finished(&mut self, req: RequestId) {

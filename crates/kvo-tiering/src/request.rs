@@ -1,7 +1,7 @@
 //! What the manager remembers of a request until its last cascade is submitted.
 
-use hashbrown::HashSet;
-use kvo_core::OffloadKey;
+use hashbrown::{HashMap, HashSet};
+use kvo_core::{OffloadKey, RequestId};
 
 /// A request that is running, or is finished with transfers still to come.
 #[derive(Debug, Default)]
@@ -10,6 +10,9 @@ pub(crate) struct Request {
     pub(crate) arrival: u64,
     /// Which tiers want all of its chunks, by their place in the order of tiers.
     pub(crate) wants_all: TierSet,
+    /// Tiers, of those that want only what is newly stored, for which a cascade of it was left out: what comes after
+    /// would be a tail without its head there.
+    pub(crate) cut_off: TierSet,
     pub(crate) finished: bool,
     /// Store jobs at the primary that are open.
     pub(crate) open_stores: u32,
@@ -29,6 +32,20 @@ impl Request {
     /// Whether no further cascade can come of it.
     pub(crate) fn is_settled(&self) -> bool {
         self.finished && self.open_stores == 0 && self.parked.is_empty()
+    }
+}
+
+/// Whose a job is. Numbers of requests may come again; arrivals do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) req: RequestId,
+    pub(crate) arrival: u64,
+}
+
+impl Owner {
+    /// The request, if it is still known.
+    pub(crate) fn find(self, requests: &mut HashMap<RequestId, Request>) -> Option<&mut Request> {
+        requests.get_mut(&self.req).filter(|request| request.arrival == self.arrival)
     }
 }
 

@@ -69,7 +69,8 @@ pub struct TierStats {
     pub written: EdgeStats,
     /// Tier to primary.
     pub read: EdgeStats,
-    /// Cascades left out because as many as allowed were in flight.
+    /// Cascades left out because as many as allowed were in flight, or because an earlier one of the request did not
+    /// reach the tier.
     pub cascades_throttled: u64,
     /// Jobs that the tier did not take.
     pub jobs_rejected: u64,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    EdgeStats, JobId, OffloadKey, RequestId, SecondaryTier, TierChunk, TierCompletion, TierDirection,
-    TierJob, TierOutcome, TransferResult,
+    EdgeStats, JobId, OffloadKey, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,
+    TierOutcome, TransferResult,
 };
 use kvo_cpu::TierHold;
 
-use crate::TierStats;
+use crate::{TierStats, request::Owner};
 
 /// A tier and what is counted of it.
 pub(crate) struct Tier {
@@ -22,7 +22,7 @@ pub(crate) struct Tier {
 #[derive(Debug)]
 pub(crate) struct OpenJob {
     pub(crate) tier: usize,
-    pub(crate) req: RequestId,
+    pub(crate) of: Owner,
     pub(crate) direction: TierDirection,
     pub(crate) holds: Vec<TierHold>,
     submitted: Duration,
@@ -72,13 +72,14 @@ impl Tiers {
     pub(crate) fn submit(
         &mut self,
         tier: usize,
-        req: RequestId,
+        of: Owner,
         direction: TierDirection,
         holds: Vec<(TierHold, Option<u32>)>,
         now: Duration,
     ) -> Result<(), Vec<TierHold>> {
         let id = JobId(self.next_job);
         self.next_job += 1;
+        let req = of.req;
         let chunks = holds
             .iter()
             .map(|(hold, end_token)| TierChunk { key: hold.key(), slot: hold.slot(), end_token: *end_token })
@@ -118,7 +119,7 @@ impl Tiers {
         if direction == TierDirection::Write {
             *inflight_writes += 1;
         }
-        self.open.insert(id, OpenJob { tier, req, direction, holds, submitted: now, span });
+        self.open.insert(id, OpenJob { tier, of, direction, holds, submitted: now, span });
         Ok(())
     }
 

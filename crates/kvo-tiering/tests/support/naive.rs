@@ -2,7 +2,10 @@
 //!
 //! Slots are numbers of the model's own, never used again: which ones the manager takes is its choice.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use kvo_core::{
     EdgeStats, EventKind, JobId, LookupResult, OffloadKey, OffloadPolicy, RequestId, SlotId, TierChunk,
@@ -37,6 +40,8 @@ pub struct Naive {
     polled: bool,
     promotions_held: bool,
     without_room: u64,
+    /// Requests, and tiers that a cascade of theirs did not reach. The numbers of requests do not come again here.
+    cut_off: BTreeSet<(RequestId, usize)>,
     tiers: Vec<TierStats>,
     calls: Vec<(usize, Call)>,
 }
@@ -95,6 +100,7 @@ impl Naive {
             polled: false,
             promotions_held: false,
             without_room: 0,
+            cut_off: BTreeSet::new(),
             tiers: names.into_iter().map(|name| TierStats { name, ..TierStats::default() }).collect(),
             calls: Vec::new(),
         }
@@ -407,8 +413,10 @@ impl Naive {
         }
         for tier in tiers {
             let writes = |job: &&Job| job.tier == *tier && job.direction == TierDirection::Write;
-            if self.jobs.iter().filter(writes).count() >= self.options.inflight_cascades_max as usize {
+            let full = self.jobs.iter().filter(writes).count() >= self.options.inflight_cascades_max as usize;
+            if full || self.cut_off.contains(&(req, *tier)) {
                 self.tiers[*tier].cascades_throttled += 1;
+                self.cut_off(req, *tier);
                 continue;
             }
             let mut holds = Vec::new();
@@ -420,7 +428,15 @@ impl Naive {
                 for hold in holds {
                     self.release(hold, HoldKind::Cascade, false);
                 }
+                self.cut_off(req, *tier);
             }
+        }
+    }
+
+    /// A tail without its head is of no use to a tier that is given each chunk once.
+    fn cut_off(&mut self, req: RequestId, tier: usize) {
+        if self.world.lock().tiers[tier].spec.level == OffloadPolicy::ChunkLevel {
+            self.cut_off.insert((req, tier));
         }
     }
 
