@@ -161,6 +161,7 @@ fn print(out: &mut impl Write, results: &Results<'_>) -> anyhow::Result<()> {
     let stats = results.stats;
     writeln!(out, "\n{}", hits_table(stats))?;
     writeln!(out, "\n{}", edges_table(stats))?;
+    writeln!(out, "The GPU's edges are copies within host memory; the store's go through the page cache.")?;
     writeln!(
         out,
         "\n{} requests in {:.1} s; {:.2} % of blocks hit; {} scheduler steps, p50 {:.1} us, p99 {:.1} us; peak memory {}",

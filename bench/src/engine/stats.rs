@@ -77,7 +77,7 @@ pub struct StepSummary {
 
 impl ReplayStats {
     pub(super) fn add_edges(&mut self, device: &DeviceStats, tiering: &TieringStats, block_bytes: u64) {
-        let mut edges = vec![("GPU to CPU", device.stores), ("CPU to GPU", device.loads)];
+        let mut edges = vec![("simulated GPU to CPU", device.stores), ("CPU to simulated GPU", device.loads)];
         for tier in &tiering.tiers {
             edges.push(("CPU to NVMe", tier.written));
             edges.push(("NVMe to CPU", tier.read));
