@@ -7,9 +7,8 @@ use std::{
 };
 
 use indicatif::ProgressBar;
-use kvo_policies::PolicyKind;
 
-use crate::{Interrupt, ModelError, PolicyResult, Trace, run_model_r};
+use crate::{Contender, Interrupt, ModelError, PolicyResult, Trace, run_model_r, run_opt};
 
 /// The bar moves once in so many requests.
 const REQUESTS_PER_TICK: u64 = 64;
@@ -24,7 +23,7 @@ const REQUESTS_PER_TICK: u64 = 64;
 /// The first [`ModelError`] in the order of the cells.
 pub fn run_cells(
     trace: &Trace,
-    cells: &[(PolicyKind, u32)],
+    cells: &[(Contender, u32)],
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<Vec<PolicyResult>, ModelError> {
@@ -55,45 +54,54 @@ fn take<'a, T>(next: &AtomicUsize, cells: &'a [T]) -> Option<(usize, &'a T)> {
 
 fn run_cell(
     trace: &Trace,
-    policy: PolicyKind,
+    policy: Contender,
     capacity: u32,
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<PolicyResult, ModelError> {
     let mut begun = 0;
-    let result = run_model_r(trace, policy, capacity, || {
+    let before_request = || {
         begun += 1;
         if begun % REQUESTS_PER_TICK == 0 {
             progress.inc(REQUESTS_PER_TICK);
         }
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    };
+    let result = match policy {
+        Contender::Policy(policy) => run_model_r(trace, policy, capacity, before_request),
+        Contender::Opt => Ok(run_opt(trace, capacity, before_request)),
+    };
     progress.inc(begun % REQUESTS_PER_TICK);
     result
 }
 
 #[cfg(test)]
 mod tests {
+    use kvo_policies::PolicyKind;
+
     use super::*;
     use crate::kvo_synth;
+
+    const LRU: Contender = Contender::Policy(PolicyKind::Lru);
 
     #[test]
     fn results_come_in_the_order_of_the_cells() {
         let trace = kvo_synth(60, 1);
-        let cells: Vec<_> = (1..40).rev().map(|capacity| (PolicyKind::Lru, capacity)).collect();
+        let cells: Vec<_> =
+            (1..40).rev().flat_map(|capacity| [(LRU, capacity), (Contender::Opt, capacity)]).collect();
         let progress = ProgressBar::hidden();
         let results = run_cells(&trace, &cells, &Interrupt::manual(), &progress).unwrap();
         let capacities: Vec<_> = results.iter().map(|result| result.capacity).collect();
-        assert_eq!(capacities, (1..40).rev().collect::<Vec<_>>());
+        assert_eq!(capacities, (1..40).rev().flat_map(|capacity| [capacity; 2]).collect::<Vec<_>>());
         assert!(results.iter().all(|result| result.requests == 60));
-        assert_eq!(progress.position(), 60 * 39);
+        assert_eq!(progress.position(), 60 * 78);
     }
 
     #[test]
     fn an_interrupt_stops_every_cell() {
         let interrupt = Interrupt::manual();
         interrupt.set();
-        let cells = [(PolicyKind::Lru, 8), (PolicyKind::Lru, 16)];
+        let cells = [(LRU, 8), (LRU, 16)];
         let results = run_cells(&kvo_synth(60, 1), &cells, &interrupt, &ProgressBar::hidden()).unwrap();
         assert_eq!(results.iter().map(|result| result.requests).collect::<Vec<_>>(), [0, 0]);
     }

@@ -1,11 +1,11 @@
 //! Published figures of policies under model R, to compare with integer by integer.
 //!
-//! The rows of `lru` and `arc` agree with vLLM 0.33's CPU offload manager; those of `arc:ghost-hits=t2` come from one
-//! other implementation.
+//! The rows of `lru` and `arc` agree with vLLM 0.33's CPU offload manager, those of `opt` can be computed from its
+//! definition in one way only; the others come from one other implementation.
 
-use kvo_policies::{GhostHits, PolicyKind};
+use kvo_policies::{GhostHits, PolicyKind, S3FifoOptions};
 
-use crate::{Fingerprint, PolicyResult};
+use crate::{Contender, Fingerprint, PolicyResult};
 
 /// What is published of one cell: a policy at a capacity on a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Golden {
     /// The trace's fingerprint.
     pub trace: u64,
     /// The policy.
-    pub policy: PolicyKind,
+    pub policy: Contender,
     /// Slots.
     pub capacity: u32,
     /// Prefix hits.
@@ -24,7 +24,7 @@ pub struct Golden {
 
 impl Golden {
     /// The published figures of a cell.
-    pub fn of(trace: Fingerprint, policy: PolicyKind, capacity: u32) -> Option<Self> {
+    pub fn of(trace: Fingerprint, policy: Contender, capacity: u32) -> Option<Self> {
         all().find(|cell| cell.trace == trace.value() && cell.policy == policy && cell.capacity == capacity)
     }
 
@@ -55,20 +55,27 @@ pub fn all() -> impl Iterator<Item = Golden> {
 struct TraceRows {
     fingerprint: u64,
     capacities: [u32; 5],
-    rows: [Row; 3],
+    rows: [Row; 9],
 }
 
 struct Row {
-    policy: PolicyKind,
+    policy: Contender,
     hits: [u64; 5],
     evictions: Option<[(u64, u64); 5]>,
 }
 
-const LRU: PolicyKind = PolicyKind::Lru;
-const ARC: PolicyKind = PolicyKind::Arc(GhostHits::T1);
-const ARC_T2: PolicyKind = PolicyKind::Arc(GhostHits::T2);
+const LRU: Contender = Contender::Policy(PolicyKind::Lru);
+const ARC: Contender = Contender::Policy(PolicyKind::Arc(GhostHits::T1));
+const ARC_T2: Contender = Contender::Policy(PolicyKind::Arc(GhostHits::T2));
+const ARC_CANONICAL: Contender = Contender::Policy(PolicyKind::Arc(GhostHits::Canonical));
+const SLRU_20: Contender = Contender::Policy(PolicyKind::Slru { protected_pct: 20 });
+const SLRU_50: Contender = Contender::Policy(PolicyKind::Slru { protected_pct: 50 });
+const ASLRU: Contender = Contender::Policy(PolicyKind::Aslru);
+const S3_FIFO: Contender =
+    Contender::Policy(PolicyKind::S3Fifo(S3FifoOptions { small_pct: 30, threshold: 1, leaf_only: true }));
+const OPT: Contender = Contender::Opt;
 
-const fn row(policy: PolicyKind, hits: [u64; 5]) -> Row {
+const fn row(policy: Contender, hits: [u64; 5]) -> Row {
     Row { policy, hits, evictions: None }
 }
 
@@ -101,6 +108,12 @@ const TRACES: [TraceRows; 5] = [
                 ]),
             },
             row(ARC_T2, [627, 1_150, 2_053, 2_695, 3_299]),
+            row(ARC_CANONICAL, [626, 1_231, 1_962, 2_695, 3_269]),
+            row(SLRU_20, [609, 1_128, 1_860, 2_553, 3_214]),
+            row(SLRU_50, [602, 1_161, 2_118, 2_667, 3_122]),
+            row(ASLRU, [629, 1_236, 2_112, 2_686, 3_238]),
+            row(S3_FIFO, [612, 1_105, 2_143, 2_772, 3_292]),
+            row(OPT, [1_912, 2_585, 3_248, 3_828, 4_255]),
         ],
     },
     // kvo_synth(4000, 42)
@@ -111,6 +124,12 @@ const TRACES: [TraceRows; 5] = [
             row(LRU, [17_579, 31_317, 39_492, 46_199, 55_946]),
             row(ARC, [20_439, 29_225, 36_966, 46_580, 55_948]),
             row(ARC_T2, [21_542, 31_578, 37_901, 46_969, 56_465]),
+            row(ARC_CANONICAL, [21_678, 31_222, 38_648, 47_056, 56_465]),
+            row(SLRU_20, [20_511, 31_919, 39_448, 46_364, 56_075]),
+            row(SLRU_50, [21_944, 30_584, 37_729, 46_911, 55_954]),
+            row(ASLRU, [21_648, 31_738, 38_601, 47_269, 56_119]),
+            row(S3_FIFO, [22_094, 31_145, 37_008, 45_740, 55_644]),
+            row(OPT, [31_799, 46_068, 52_110, 56_929, 57_772]),
         ],
     },
     // Mooncake, conversation_trace.jsonl
@@ -121,6 +140,12 @@ const TRACES: [TraceRows; 5] = [
             row(LRU, [15_136, 56_479, 80_466, 99_632, 104_759]),
             row(ARC, [17_022, 52_912, 80_081, 91_307, 104_633]),
             row(ARC_T2, [22_317, 61_176, 82_672, 92_844, 104_633]),
+            row(ARC_CANONICAL, [18_793, 60_545, 81_908, 92_412, 104_633]),
+            row(SLRU_20, [17_309, 59_688, 83_075, 97_879, 104_631]),
+            row(SLRU_50, [16_789, 51_327, 79_206, 94_531, 104_633]),
+            row(ASLRU, [22_290, 61_577, 82_974, 98_845, 104_631]),
+            row(S3_FIFO, [22_035, 57_927, 79_445, 93_597, 104_633]),
+            row(OPT, [71_078, 105_710, 105_710, 105_710, 105_710]),
         ],
     },
     // Mooncake, synthetic_trace.jsonl
@@ -131,6 +156,12 @@ const TRACES: [TraceRows; 5] = [
             row(LRU, [4_644, 19_087, 31_973, 47_907, 71_763]),
             row(ARC, [4_687, 17_734, 32_939, 49_425, 73_487]),
             row(ARC_T2, [4_889, 20_029, 33_454, 50_205, 73_549]),
+            row(ARC_CANONICAL, [5_066, 20_137, 32_054, 49_638, 73_549]),
+            row(SLRU_20, [4_558, 18_895, 31_079, 49_401, 72_755]),
+            row(SLRU_50, [4_539, 19_170, 31_312, 49_614, 73_487]),
+            row(ASLRU, [5_114, 19_741, 33_019, 49_562, 72_777]),
+            row(S3_FIFO, [5_157, 19_958, 32_411, 50_410, 73_551]),
+            row(OPT, [22_600, 48_215, 61_707, 74_100, 77_953]),
         ],
     },
     // weka512.jsonl.gz
@@ -141,6 +172,12 @@ const TRACES: [TraceRows; 5] = [
             row(LRU, [309_273, 1_430_153, 1_679_928, 1_735_163, 1_735_176]),
             row(ARC, [297_824, 1_406_518, 1_661_861, 1_733_541, 1_733_118]),
             row(ARC_T2, [341_015, 1_422_626, 1_670_675, 1_734_119, 1_733_258]),
+            row(ARC_CANONICAL, [354_601, 1_416_518, 1_669_129, 1_734_119, 1_733_258]),
+            row(SLRU_20, [343_274, 1_429_568, 1_679_547, 1_735_163, 1_735_176]),
+            row(SLRU_50, [358_364, 1_422_207, 1_678_712, 1_735_163, 1_735_175]),
+            row(ASLRU, [362_791, 1_416_706, 1_668_942, 1_735_163, 1_735_176]),
+            row(S3_FIFO, [382_350, 1_426_850, 1_677_336, 1_734_261, 1_735_168]),
+            row(OPT, [815_595, 1_595_073, 1_726_969, 1_735_182, 1_735_182]),
         ],
     },
 ];
@@ -159,6 +196,7 @@ mod tests {
             inserts: 0,
             evictions,
             eviction_order: Fingerprint::EMPTY,
+            stranded_worst: None,
         }
     }
 

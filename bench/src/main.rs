@@ -1,8 +1,9 @@
-//! `kvo-bench`: replays traces through kvo and compares eviction policies on them.
+//! `kvo-bench`: replays traces through kvo, compares eviction policies on them, and times the calls of a manager.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod micro_command;
 mod policies;
 mod replay;
 
@@ -26,6 +27,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(replay::ReplayArgs),
+    Micro(micro_command::MicroArgs),
     Policies(policies::PoliciesArgs),
 }
 
@@ -63,6 +65,7 @@ fn run(command: &Command) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::on_ctrl_c()?;
     match command {
         Command::Replay(args) => replay::run(args, &interrupt),
+        Command::Micro(args) => micro_command::run(args, &interrupt),
         Command::Policies(args) => policies::run(args, &interrupt),
     }
 }

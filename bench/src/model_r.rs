@@ -15,7 +15,7 @@ use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::{Fingerprint, Trace};
+use crate::{Contender, Fingerprint, Stranded, Trace, stranded::Residency};
 
 /// What one policy did on one trace at one capacity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +36,9 @@ pub struct PolicyResult {
     pub evictions: u64,
     /// Hash over the evicted blocks, in the order of eviction.
     pub eviction_order: Fingerprint,
+    /// The sample in which the largest share of the resident chunks was stranded; none of a trace with too few
+    /// requests for one.
+    pub stranded_worst: Option<Stranded>,
 }
 
 /// Runs `policy` over `trace` with `capacity` slots, of which there is at least one.
@@ -55,13 +58,16 @@ pub fn run_model_r(
     let num_slots = capacity.min(trace.num_unique.max(1));
     let manager = CpuManager::new(CpuOptions::new(num_slots), policy.build(num_slots))
         .map_err(|error| ModelError::new(0, "CpuManager::new", error))?;
-    let mut run = Run { manager, num_slots, keys: Vec::new(), result: PolicyResult::empty(policy, capacity) };
+    let result = PolicyResult::empty(Contender::Policy(policy), capacity);
+    let mut run = Run { manager, num_slots, keys: Vec::new(), residency: Residency::new(trace), result };
     for request in &trace.requests {
         if before_request().is_break() {
             break;
         }
         run.serve(&request.blocks, trace.block_tokens)?;
+        run.residency.after_request();
     }
+    run.result.stranded_worst = run.residency.worst();
     Ok(run.result)
 }
 
@@ -69,6 +75,7 @@ struct Run {
     manager: CpuManager<Box<dyn kvo_policies::CachePolicy>>,
     num_slots: u32,
     keys: Vec<OffloadKey>,
+    residency: Residency,
     result: PolicyResult,
 }
 
@@ -97,6 +104,8 @@ impl Run {
                 self.result.inserts += job.keys.len() as u64;
                 self.result.evictions += job.evicted.len() as u64;
                 self.result.eviction_order.extend(job.evicted.iter().map(block));
+                self.residency.remove(job.evicted.iter().map(block));
+                self.residency.add(job.keys.iter().map(block));
                 self.manager
                     .complete_store(job.token, TransferResult::Done)
                     .map_err(|error| ModelError::new(number, "complete_store", error))?;
@@ -121,7 +130,7 @@ impl Run {
 }
 
 impl PolicyResult {
-    fn empty(policy: PolicyKind, capacity: u32) -> Self {
+    pub(crate) fn empty(policy: Contender, capacity: u32) -> Self {
         Self {
             policy: policy.to_string(),
             capacity,
@@ -131,6 +140,7 @@ impl PolicyResult {
             inserts: 0,
             evictions: 0,
             eviction_order: Fingerprint::EMPTY,
+            stranded_worst: None,
         }
     }
 

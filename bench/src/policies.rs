@@ -9,10 +9,9 @@ use anyhow::bail;
 use clap::Args;
 use comfy_table::{Cell, Table};
 use kvo_bench::{
-    Capacity, Interrupt, PolicyResult, Report, Trace, golden::Golden, new_table, number_cell, progress_bar,
-    run_cells,
+    Capacity, Contender, ContenderList, Interrupt, PolicyResult, Report, Trace, golden::Golden, new_table,
+    number_cell, progress_bar, run_cells,
 };
-use kvo_policies::PolicyKind;
 use serde::Serialize;
 
 use crate::{
@@ -23,14 +22,16 @@ use crate::{
 /// Counts hits, inserts and evictions of eviction policies on a trace.
 ///
 /// One request after the other: its hits are its leading blocks that are resident; then it stores its blocks and
-/// finishes, as one access. The policies and the CPU tier are the shipping ones; no bytes move.
+/// finishes, as one access. The policies and the CPU tier are the shipping ones; no bytes move. A chunk is stranded if
+/// it is resident and one before it in its prefix is not: the worst of samples every 200 requests.
 #[derive(Debug, Args)]
 pub(crate) struct PoliciesArgs {
     #[command(flatten)]
     trace: TraceArgs,
-    /// Policies to run: lru, arc, arc:ghost-hits=t2
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "lru,arc")]
-    policy: Vec<PolicyKind>,
+    /// Policies to run: lru, arc, arc:ghost-hits=t2, arc:canonical, slru, slru:protected=50, aslru, s3fifo,
+    /// s3fifo:small=30,threshold=1,leaf-only=false, fifo; opt is the most that any policy could have
+    #[arg(long, value_name = "NAME,...", default_value = "lru,arc")]
+    policy: Vec<ContenderList>,
     /// Capacities: chunks, or percentages of the trace's different blocks
     #[arg(long, value_name = "N|P%,...", value_delimiter = ',', default_value = "1%,5%,10%,20%,50%")]
     capacity: Vec<Capacity>,
@@ -74,11 +75,11 @@ pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<
 }
 
 /// Every policy at every capacity.
-fn cells(args: &PoliciesArgs, trace: &Trace) -> anyhow::Result<Vec<(PolicyKind, u32)>> {
+fn cells(args: &PoliciesArgs, trace: &Trace) -> anyhow::Result<Vec<(Contender, u32)>> {
     let mut cells = Vec::new();
     for capacity in &args.capacity {
         let chunks = capacity.chunks(trace.num_unique)?;
-        cells.extend(args.policy.iter().map(|&policy| (policy, chunks)));
+        cells.extend(args.policy.iter().flat_map(|list| &list.0).map(|&policy| (policy, chunks)));
     }
     Ok(cells)
 }
@@ -93,6 +94,7 @@ fn table(results: &[PolicyResult]) -> Table {
         "hit %",
         "inserts",
         "evictions",
+        "stranded %",
         "eviction order",
     ]);
     // A stopped run has cells that never began.
@@ -106,6 +108,9 @@ fn table(results: &[PolicyResult]) -> Table {
             number_cell(format!("{:.2}", 100.0 * result.hit_ratio())),
             number_cell(result.inserts),
             number_cell(result.evictions),
+            number_cell(
+                result.stranded_worst.map(|worst| format!("{:.2}", worst.percent())).unwrap_or_default(),
+            ),
             Cell::new(result.eviction_order.to_string()),
         ]);
     }
@@ -113,7 +118,7 @@ fn table(results: &[PolicyResult]) -> Table {
 }
 
 /// Holds the results against what is published.
-fn check(trace: &Trace, cells: &[(PolicyKind, u32)], results: &[PolicyResult]) -> anyhow::Result<Outcome> {
+fn check(trace: &Trace, cells: &[(Contender, u32)], results: &[PolicyResult]) -> anyhow::Result<Outcome> {
     let fingerprint = trace.fingerprint();
     let mut out = stdout();
     let (mut agree, mut differ) = (0, 0);

@@ -124,6 +124,38 @@ fn a_replay_compares_every_hit_and_leaves_the_same_figures_as_json() {
 }
 
 #[test]
+fn a_micro_smoke_run_measures_every_job_and_evicts_the_same_every_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = || {
+        let output = program(&["micro", "--smoke"]).env("KVO_BENCH_OUT", dir.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        for part in ["cycle, 32 a call", "lookup of 256", "load of 256", "cold load of 256", "x floor"] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let json = fs::read(dir.path().join("micro-smoke.json")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&json).unwrap()
+    };
+    let (first, second) = (run(), run());
+    let kvo = |json: &serde_json::Value| json["results"]["sizes"][0]["subjects"][1].clone();
+    assert_eq!(kvo(&first)["name"], "kvo lru");
+    assert!(kvo(&first)["bytes_per_chunk"].as_f64().unwrap() > 64.0);
+    assert!(kvo(&first)["victims"].is_string());
+    assert_eq!(kvo(&first)["victims"], kvo(&second)["victims"]);
+    let figures = first["results"]["sizes"][0]["figures"].as_array().unwrap();
+    assert!(figures.iter().all(|figure| figure["ns"].as_f64().unwrap() > 0.0), "{figures:?}");
+}
+
+#[test]
+fn a_micro_run_names_the_size_or_job_that_cannot_be() {
+    check_refused(&["micro", "--sizes", "10k,1"], &["--sizes", "\"1\" is no size", "10k"]);
+    check_refused(&["micro", "--jobs", "sleep"], &["--jobs", "cycle32"]);
+    check_refused(&["micro", "--policy", "best"], &["--policy", "best"]);
+    check_refused(&["micro", "--smoke", "--full"], &["--smoke", "--full"]);
+    check_refused(&["micro", "--rounds", "0"], &["--rounds"]);
+}
+
+#[test]
 fn one_bit_that_differs_fails_a_replay() {
     let (status, text) = replay(&["--flip-bit-in-block", "17"]);
     assert_eq!(status, Some(1), "{text}");

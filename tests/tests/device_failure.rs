@@ -122,7 +122,7 @@ fn a_copy_that_ends_after_its_device_has_died_counts_as_failed() {
     let region: Arc<dyn HostMemory> = Arc::new(Interrupted { memory: setup.region(), stop });
     let dir = tempfile::tempdir().unwrap();
     let nvme = setup.nvme(dir.path(), 16, &region);
-    let mut engine = Engine::new(setup, region, Box::new(Lru::new()), vec![]);
+    let mut engine = Engine::new(setup, region, Box::new(Lru::new(4)), vec![]);
     engine.add_tier(nvme);
 
     let chunks = prompt(1, 1);

@@ -79,7 +79,7 @@ fn cascades_that_run_at_the_finish_keep_their_pins_and_the_finish_comes_once_aft
     let region = setup.region();
     let nvme = setup.nvme(dir.path(), 64, &region);
     let memory = memory_tier(64, &region);
-    let mut engine = Engine::new(setup, region, Box::new(Lru::new()), vec![]);
+    let mut engine = Engine::new(setup, region, Box::new(Lru::new(6)), vec![]);
     engine.add_tier(nvme.clone());
     engine.add_tier(memory.clone());
     // The store begins no work, the memory tier does its work and says nothing.

@@ -108,7 +108,7 @@ fn tiers_of_one_name_make_no_manager() {
     let region = setup.region();
     let tiers: Vec<Box<dyn SecondaryTier>> =
         (0..2).map(|_| Box::new(memory_tier(4, &region)) as Box<dyn SecondaryTier>).collect();
-    let primary = CpuManager::new(CpuOptions::new(2), Lru::new()).unwrap();
+    let primary = CpuManager::new(CpuOptions::new(2), Lru::new(2)).unwrap();
     let clock = Box::new(ManualClock::default());
     let error = TieringManager::new(primary, tiers, TieringOptions::new(1), clock).unwrap_err();
     assert_eq!(error, TieringConfigError::DuplicateTier { name: "memory".to_owned() });

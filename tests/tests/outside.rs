@@ -149,7 +149,7 @@ fn a_policy_and_a_tier_from_outside_drive_a_whole_run() {
     assert!(loaded > 150);
     assert_eq!(notebook.look().backing.written.len(), served.len() * 2);
     let resident = engine.ledger.chunks("cpu");
-    assert_eq!(policy.queue().iter().copied().collect::<BTreeSet<_>>(), resident);
+    assert_eq!(policy.queue().iter().map(|(_, key)| *key).collect::<BTreeSet<_>>(), resident);
     assert_eq!(policy.queue().len(), resident.len());
 }
 

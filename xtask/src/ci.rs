@@ -42,7 +42,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 9] = [
+    let steps: [(&str, Step); 10] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
@@ -52,6 +52,7 @@ pub(crate) fn run() -> ExitCode {
         ("policies, small", || run_bench(&SMALL_CHECK)),
         ("policies, default", || run_bench(&DEFAULT_CHECK)),
         ("replay, smoke", || run_bench(&["replay", "--smoke"])),
+        ("micro, smoke", || run_bench(&["micro", "--smoke"])),
     ];
     // A step that fails does not keep the others from telling what they know.
     let done: Vec<Done> = steps.into_iter().map(|(name, step)| timed(name, step)).collect();

@@ -1,23 +1,46 @@
 //! Which blocks the GPU holds: an LRU over requests, as an engine has.
 
-use hashbrown::{HashMap, HashSet};
-use kvo_core::{BlockId, OffloadKey};
-use kvo_policies::{CachePolicy, Lru, Met, RequestAccesses};
+use hashbrown::HashMap;
+use kvo_core::{BlockId, OffloadKey, SlotId};
+use kvo_policies::{CachePolicy, Eviction, Lru, Met, RequestAccesses, Residents};
+
+use crate::key;
 
 /// The block table of an engine that runs one request at a time.
 #[derive(Debug)]
 pub(super) struct GpuCache {
     blocks: HashMap<OffloadKey, BlockId>,
+    table: Table,
     free: Vec<BlockId>,
     policy: Lru,
+    requests: u64,
+}
+
+/// By block: what it holds, and the last request that wanted it.
+#[derive(Debug)]
+struct Table {
+    blocks: Vec<(OffloadKey, u64)>,
+    request: u64,
+}
+
+impl Residents for Table {
+    fn key(&self, slot: SlotId) -> OffloadKey {
+        self.blocks[slot.0 as usize].0
+    }
+
+    fn may_evict(&self, slot: SlotId) -> Eviction {
+        if self.blocks[slot.0 as usize].1 == self.request { Eviction::Spared } else { Eviction::Allowed }
+    }
 }
 
 impl GpuCache {
     pub(super) fn new(num_blocks: u32) -> Self {
         Self {
             blocks: HashMap::new(),
+            table: Table { blocks: vec![(key(0), 0); num_blocks as usize], request: 0 },
             free: (0..num_blocks).rev().map(BlockId).collect(),
-            policy: Lru::new(),
+            policy: Lru::new(num_blocks),
+            requests: 0,
         }
     }
 
@@ -28,46 +51,52 @@ impl GpuCache {
 
     /// A block for each key: its own if it has one, else a fresh one. Nothing, if there is no room for all.
     pub(super) fn allocate(&mut self, keys: &[OffloadKey]) -> Option<Vec<BlockId>> {
-        let wanted: HashSet<OffloadKey> = keys.iter().copied().collect();
-        let missing = wanted.iter().filter(|key| !self.blocks.contains_key(*key)).count();
+        self.requests += 1;
+        self.table.request = self.requests;
+        let mut missing: Vec<OffloadKey> = Vec::new();
+        for key in keys {
+            match self.blocks.get(key) {
+                Some(id) => self.table.blocks[id.0 as usize].1 = self.requests,
+                None if missing.contains(key) => {}
+                None => missing.push(*key),
+            }
+        }
         let mut victims = Vec::new();
-        let short = missing.saturating_sub(self.free.len());
-        if !self.policy.evict(short, &mut |key| !wanted.contains(key), &mut victims) {
+        let short = missing.len().saturating_sub(self.free.len());
+        if !self.policy.evict(short, &self.table, &mut victims) {
             return None;
         }
-        self.free.extend(victims.iter().filter_map(|victim| self.blocks.remove(victim)));
-        let mut ids = Vec::with_capacity(keys.len());
-        let mut recency = RequestAccesses::default().recency;
-        for key in keys {
-            if let Some(id) = self.blocks.get(key) {
-                ids.push(*id);
-                continue;
-            }
-            let id = self.free.pop()?;
-            self.policy.insert(&mut recency, *key, None);
-            self.policy.on_ready(key);
-            self.blocks.insert(*key, id);
-            ids.push(id);
+        for victim in victims {
+            let (key, _) = self.table.blocks[victim.0 as usize];
+            self.free.extend(self.blocks.remove(&key));
         }
-        Some(ids)
+        let mut recency = RequestAccesses::default().recency;
+        for key in missing {
+            let id = self.free.pop()?;
+            self.table.blocks[id.0 as usize] = (key, self.requests);
+            self.policy.insert(&mut recency, SlotId(id.0), &key, None, &self.table);
+            self.policy.on_ready(SlotId(id.0));
+            self.blocks.insert(key, id);
+        }
+        keys.iter().map(|key| self.blocks.get(key).copied()).collect()
     }
 
     /// The request ends: its keys, head to tail, are the most recently used.
     pub(super) fn finish(&mut self, keys: &[OffloadKey]) {
         let mut accesses = RequestAccesses::default();
         for key in keys {
-            accesses.record(key, None, Met::Ready);
+            accesses.record(key, None, None, Met::Ready);
         }
         let mut committed = Vec::new();
-        accesses.take_into(|_| None, &mut committed);
-        self.policy.on_request_finished(&committed);
+        let slot = |key: &OffloadKey, _| self.blocks.get(key).map(|id| SlotId(id.0));
+        accesses.take_into(slot, |_| None, &mut committed);
+        self.policy.on_request_finished(&mut accesses.recency, &committed, &self.table);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key;
 
     fn keys<const N: usize>(blocks: [u32; N]) -> [OffloadKey; N] {
         blocks.map(key)

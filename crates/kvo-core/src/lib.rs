@@ -79,7 +79,7 @@ pub use crate::{
     layout::ChunkLayout,
     manager::OffloadManager,
     memory::{HostMemory, SlotAccessError},
-    outcome::{LookupResult, OffloadPolicy, Refusal, StoreOutcome, TierLookup, TransferResult},
+    outcome::{LookupResult, OffloadPolicy, PrefixLookup, Refusal, StoreOutcome, TierLookup, TransferResult},
     request::{KeyPositions, Locality, Medium, RequestContext, TierFilter},
     stats::{ChunkCounts, EdgeStats},
     tier::{

@@ -2,7 +2,7 @@
 
 use crate::{
     ChunkCounts, CompleteError, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent, OffloadKey,
-    OffloadPolicy, RequestContext, RequestError, StoreError, StoreOutcome, TransferResult,
+    OffloadPolicy, PrefixLookup, RequestContext, RequestError, StoreError, StoreOutcome, TransferResult,
 };
 
 /// Says where chunks are, reserves room for them and keeps their recency. The engine's scheduler calls it.
@@ -19,6 +19,18 @@ pub trait OffloadManager: Send {
 
     /// Looks for a chunk. Changes no recency.
     fn lookup(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult;
+
+    /// Looks for keys listed head to tail, up to the first that is not ready. As [`lookup`](Self::lookup) of each, but
+    /// an implementation may look for many at a time.
+    fn lookup_prefix(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> PrefixLookup {
+        for (ready, key) in keys.iter().enumerate() {
+            match self.lookup(req, key) {
+                LookupResult::Hit => {}
+                end => return PrefixLookup { ready, end: Some(end) },
+            }
+        }
+        PrefixLookup { ready: keys.len(), end: None }
+    }
 
     /// Pins every key, which must all be ready, or none. Records them as accessed by the request.
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError>;

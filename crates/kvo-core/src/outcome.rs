@@ -15,6 +15,15 @@ pub enum LookupResult {
     Retry,
 }
 
+/// What a manager answers to a lookup of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PrefixLookup {
+    /// How many of the leading keys are ready.
+    pub ready: usize,
+    /// What the key after them is: never [`LookupResult::Hit`], and nothing if all keys are ready.
+    pub end: Option<LookupResult>,
+}
+
 /// What a secondary tier answers to a lookup of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TierLookup {

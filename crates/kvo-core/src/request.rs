@@ -1,6 +1,10 @@
 //! What travels with a request: key positions, tier filter, and what each manager records for it.
 
-use std::{any::Any, fmt};
+use std::{
+    any::Any,
+    cell::{Cell, OnceCell},
+    fmt,
+};
 
 use hashbrown::HashMap;
 
@@ -70,25 +74,57 @@ impl TierFilter {
 
 /// The end-token position of each key of a request: the number of prompt and output tokens up to and including
 /// the chunk. A key nearer the head has a smaller one.
+///
+/// Looking keys up in the order in which they were given costs a comparison each.
 #[derive(Clone, Debug, Default)]
 pub struct KeyPositions {
-    end_tokens: HashMap<OffloadKey, u32>,
+    /// In the order in which they were given.
+    entries: Vec<(OffloadKey, u32)>,
+    /// Where the next key to be looked up probably is.
+    next: Cell<usize>,
+    /// The place of each key in `entries`, once a key had to be searched for.
+    places: OnceCell<HashMap<OffloadKey, usize>>,
 }
 
 impl KeyPositions {
     /// The position of `key`, if the scheduler gave one.
     pub fn end_token(&self, key: &OffloadKey) -> Option<u32> {
-        self.end_tokens.get(key).copied()
+        let is_at = |place: usize| self.entries.get(place).is_some_and(|(at, _)| at == key);
+        let place = [self.next.get(), 0].into_iter().find(|place| is_at(*place));
+        let place = place.or_else(|| self.places().get(key).copied())?;
+        self.next.set(place + 1);
+        Some(self.entries[place].1)
     }
 
     /// How many keys have a position.
     pub fn len(&self) -> usize {
-        self.end_tokens.len()
+        self.entries.len()
     }
 
     /// Whether no key has a position.
     pub fn is_empty(&self) -> bool {
-        self.end_tokens.is_empty()
+        self.entries.is_empty()
+    }
+
+    fn places(&self) -> &HashMap<OffloadKey, usize> {
+        let places = || self.entries.iter().enumerate().map(|(place, (key, _))| (*key, place)).collect();
+        self.places.get_or_init(places)
+    }
+
+    fn set(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
+        if self.entries.is_empty() {
+            self.entries.extend(positions);
+            return;
+        }
+        self.places();
+        let places = self.places.get_mut().expect("it has just been made");
+        for (key, end_token) in positions {
+            let place = *places.entry(key).or_insert(self.entries.len());
+            match self.entries.get_mut(place) {
+                Some(entry) => entry.1 = end_token,
+                None => self.entries.push((key, end_token)),
+            }
+        }
     }
 }
 
@@ -126,10 +162,10 @@ impl RequestContext {
         &self.tier_filter
     }
 
-    /// Gives the end-token position of each key, and replaces the position of a key that had one. Call it again as
-    /// the request grows.
+    /// Gives the end-token position of each key, and replaces the position of a key that had one in an earlier call.
+    /// The keys of one call are without repeats, head to tail at best. Call it again as the request grows.
     pub fn set_positions(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
-        self.positions.end_tokens.extend(positions);
+        self.positions.set(positions);
     }
 
     /// The positions given so far.
@@ -183,6 +219,21 @@ mod tests {
         assert_eq!(request.state::<u32>(b), Some(&2));
         assert_eq!(*request.state_mut::<u64>(a).0, 0, "a new type under an owner starts from its default");
         assert_eq!(request.state::<u32>(a), None);
+    }
+
+    #[test]
+    fn positions_are_found_in_any_order_and_can_be_replaced() {
+        let key = |n| OffloadKey::new(crate::BlockHash::from_u64(n), crate::GroupIdx(0));
+        let mut request = RequestContext::new(RequestId(1));
+        request.set_positions((1..=3u32).map(|n| (key(n.into()), 16 * n)));
+        for n in [1, 2, 3, 1, 3, 2, 2] {
+            assert_eq!(request.positions().end_token(&key(u64::from(n))), Some(16 * n));
+        }
+        assert_eq!(request.positions().end_token(&key(4)), None);
+        request.set_positions([(key(4), 64), (key(2), 80)]);
+        assert_eq!(request.positions().len(), 4);
+        let found = [1, 2, 3, 4].map(|n| request.positions().end_token(&key(n)));
+        assert_eq!(found, [Some(16), Some(80), Some(48), Some(64)]);
     }
 
     #[test]

@@ -10,6 +10,14 @@ pub enum ConfigError {
         /// The option.
         field: &'static str,
     },
+    /// The policy was built for fewer slots than the tier has.
+    #[error("num_slots is {num_slots}, but the policy was built for {policy_slots} slots")]
+    PolicyTooSmall {
+        /// The option's value.
+        num_slots: u32,
+        /// What the policy was built for.
+        policy_slots: u32,
+    },
     /// There are more slots than a manager can keep the books of, or than there is memory for.
     #[error(
         "num_slots is {num_slots}: at most {num_slots_max} are possible, if there is memory for their books"

@@ -1,7 +1,7 @@
 //! Slots held for transfers between the primary and other tiers.
 
 use kvo_core::{EventKind, OffloadKey, OwnerId, RequestContext, SlotId, TransferResult};
-use kvo_policies::{CachePolicy, Met};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Met};
 
 use crate::{CpuManager, accesses::RequestState, slots::Pin};
 
@@ -64,7 +64,7 @@ impl<P: CachePolicy> CpuManager<P> {
     /// Returns nothing, and changes nothing, if the chunk is not ready.
     pub fn hold_for_cascade(&mut self, key: &OffloadKey) -> Option<TierHold> {
         let slot = self.slots.ready(key)?;
-        self.pin(slot, Pin::Hold);
+        self.slots.pin(slot, Pin::Hold);
         Some(self.hold(*key, slot, HoldKind::Cascade))
     }
 
@@ -74,25 +74,29 @@ impl<P: CachePolicy> CpuManager<P> {
     /// Returns nothing if the chunk is there already or the request is finished, and then changes nothing; or if there
     /// is no room, and then changes nothing but the access records, as a refused offer does.
     pub fn hold_for_promotion(&mut self, req: &mut RequestContext, key: &OffloadKey) -> Option<TierHold> {
-        if self.slots.contains(key) || self.check_running(req).is_err() {
+        let hash = self.slots.hash(key);
+        if self.slots.find_hashed(key, hash).is_some() || self.check_running(req).is_err() {
             return None;
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation);
         let end_token = positions.end_token(key);
-        if let Some(access) = accesses.record(key, end_token, Met::Missing) {
-            self.policy.on_request_access(&mut accesses.recency, &[access]);
+        let missing = KeyAccess { key: *key, slot: None, end_token, kind: AccessKind::Inserted };
+        let (meeting, first) = accesses.meet(key, None, end_token, Met::Missing);
+        if first.is_some() {
+            self.policy.on_request_access(&mut accesses.recency, &[missing], &self.slots);
         }
-        if accesses.first_miss(key) {
-            self.policy.on_store_miss(&[*key]);
+        if accesses.miss(meeting) {
+            self.policy.on_store_miss(&[missing], &self.slots);
         }
-        if self.slots.num_free() == 0 && self.evict(1, |_| false).is_none() {
+        self.slots.begin_offer();
+        if self.slots.num_free() == 0 && !self.evict(1, 0) {
             return None;
         }
         let accesses = req.state_mut::<RequestState>(self.id).0.accesses(self.generation);
-        self.policy.insert(&mut accesses.recency, *key, end_token);
-        accesses.record(key, end_token, Met::Stored);
-        let slot = self.slots.occupy(*key, true);
+        let slot = self.slots.occupy(*key, hash, true);
+        self.policy.insert(&mut accesses.recency, slot, key, end_token, &self.slots);
+        accesses.store(meeting, slot);
         Some(self.hold(*key, slot, HoldKind::Promotion))
     }
 

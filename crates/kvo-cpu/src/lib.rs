@@ -32,7 +32,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let region = HostRegion::anonymous(&RegionOptions::new(8, 4096))?;
-//! let mut manager = CpuManager::new(CpuOptions::new(8), Lru::new())?;
+//! let mut manager = CpuManager::new(CpuOptions::new(8), Lru::new(8))?;
 //! let key = OffloadKey::new(BlockHash([1; 32]), GroupIdx(0));
 //!
 //! let mut request = RequestContext::new(RequestId(1));
@@ -71,6 +71,7 @@ mod manager;
 mod accesses;
 mod error;
 mod hold;
+mod index;
 mod options;
 mod slots;
 mod tracker;

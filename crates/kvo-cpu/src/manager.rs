@@ -5,15 +5,16 @@ use std::{fmt, sync::Arc};
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     ChunkCounts, CompleteError, CompleteErrorReason, EventKind, JobId, JobKind, JobToken, LoadError, LoadJob,
-    LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy, OwnerId, Refusal,
-    RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome, TransferResult,
+    LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy, OwnerId, PrefixLookup,
+    Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome, TransferResult,
 };
-use kvo_policies::{CachePolicy, KeyAccess, Met};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met};
 
 use crate::{
     ConfigError, CpuOptions, CpuStats,
     accesses::RequestState,
-    slots::{Pin, SlotTable},
+    index::BATCH,
+    slots::{Found, Pin, SlotTable},
     tracker::OfferTracker,
 };
 
@@ -37,7 +38,8 @@ pub struct CpuManager<P> {
     /// Only if events are to be recorded.
     events: Option<Vec<OffloadEvent>>,
     offer: Offer,
-    victims: Vec<OffloadKey>,
+    victims: Vec<SlotId>,
+    evicted: Vec<OffloadKey>,
     accesses: Vec<KeyAccess>,
 }
 
@@ -50,27 +52,36 @@ struct OpenJob {
 /// The keys of one offer, sorted out. Kept between calls for its buffers.
 #[derive(Debug, Default)]
 struct Offer {
-    /// All keys, to find repeats and to spare them.
-    all: HashSet<OffloadKey>,
-    /// All keys, without repeats, in the order of the offer.
-    unique: Vec<OffloadKey>,
     /// Absent keys that may be stored.
-    candidates: Vec<OffloadKey>,
+    candidates: Vec<Candidate>,
     /// Candidates that the request had not missed before.
-    first_missing: Vec<OffloadKey>,
+    first_missing: Vec<KeyAccess>,
     /// Keys that the request had not met before.
     first_met: Vec<KeyAccess>,
+    /// How many of the offer's keys could be evicted, were they not its own.
+    spared: usize,
+    /// With a threshold: all keys, without repeats, in the order of the offer, and to find repeats.
+    unique: Vec<OffloadKey>,
+    seen: HashSet<OffloadKey>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    key: OffloadKey,
+    hash: u64,
+    end_token: Option<u32>,
+    meeting: Meeting,
 }
 
 impl Offer {
-    fn begin(&mut self, keys: &[OffloadKey]) {
-        let Self { all, unique, candidates, first_missing, first_met } = self;
-        all.clear();
-        unique.clear();
+    fn begin(&mut self) {
+        let Self { candidates, first_missing, first_met, spared, unique, seen } = self;
         candidates.clear();
         first_missing.clear();
         first_met.clear();
-        unique.extend(keys.iter().filter(|key| all.insert(**key)));
+        *spared = 0;
+        unique.clear();
+        seen.clear();
     }
 }
 
@@ -81,6 +92,10 @@ impl<P: CachePolicy> CpuManager<P> {
     /// [`ConfigError`] names the option that cannot be.
     pub fn new(options: CpuOptions, policy: P) -> Result<Self, ConfigError> {
         options.check()?;
+        let (num_slots, policy_slots) = (options.num_slots, policy.num_slots_max());
+        if policy_slots < num_slots {
+            return Err(ConfigError::PolicyTooSmall { num_slots, policy_slots });
+        }
         Ok(Self {
             id: OwnerId::unique(),
             generation: 0,
@@ -95,6 +110,7 @@ impl<P: CachePolicy> CpuManager<P> {
             events: options.record_events.then(Vec::new),
             offer: Offer::default(),
             victims: Vec::new(),
+            evicted: Vec::new(),
             accesses: Vec::new(),
         })
     }
@@ -153,48 +169,41 @@ impl<P: CachePolicy> CpuManager<P> {
 
     pub(crate) fn make_ready(&mut self, slot: SlotId) -> OffloadKey {
         let key = self.slots.make_ready(slot);
-        self.policy.on_ready(&key);
+        self.policy.on_ready(slot);
         key
     }
 
     pub(crate) fn fail(&mut self, slot: SlotId) -> OffloadKey {
         let key = self.slots.fail(slot);
-        self.policy.remove(&key);
+        self.policy.remove(slot);
         self.stats.chunks_failed += 1;
         key
     }
 
-    pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) {
-        if let Some(key) = self.slots.pin(slot, pin) {
-            self.policy.on_pin(&key);
-        }
-    }
-
     pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) {
-        if let Some(key) = self.slots.unpin(slot, pin) {
-            self.policy.on_unpin(&key);
+        if self.slots.unpin(slot, pin) {
+            self.policy.on_unpin(slot);
         }
     }
 
-    /// Evicts `count` chunks, none of them spared, and says which, in order; or evicts none.
-    pub(crate) fn evict(
-        &mut self,
-        count: usize,
-        spared: impl Fn(&OffloadKey) -> bool,
-    ) -> Option<&[OffloadKey]> {
-        let Self { policy, slots, victims, .. } = self;
+    /// Evicts `count` chunks, none of the current offer, of whose evictable chunks there are `spared`; or evicts none.
+    /// Which they were, in order, is left in `evicted`.
+    pub(crate) fn evict(&mut self, count: usize, spared: usize) -> bool {
+        let Self { policy, slots, victims, evicted, .. } = self;
+        evicted.clear();
+        // A refusal is to cost nothing, however often it comes.
+        if count > (slots.counts().evictable as usize).saturating_sub(spared) {
+            return false;
+        }
         victims.clear();
-        if !policy.evict(count, &mut |key| slots.is_evictable(key) && !spared(key), victims) {
-            return None;
+        if !policy.evict(count, slots, victims) {
+            return false;
         }
         assert_eq!(victims.len(), count, "the policy must evict as many as it was asked to");
-        for key in victims.iter() {
-            assert!(!spared(key), "the policy must spare {key}");
-            slots.free_evicted(key);
-        }
+        evicted.extend(victims.iter().map(|slot| slots.free_evicted(*slot)));
         self.stats.chunks_evicted += count as u64;
-        record(&mut self.events, &self.name, EventKind::Removed, &self.victims);
-        Some(&self.victims)
+        record(&mut self.events, &self.name, EventKind::Removed, &self.evicted);
+        true
     }
 
     pub(crate) fn record(&mut self, kind: EventKind, keys: &[OffloadKey]) {
@@ -226,34 +235,54 @@ impl<P: CachePolicy> CpuManager<P> {
 
     /// Sorts an offer's keys out, counts them for the threshold, and records what the request meets.
     fn sort_out(&mut self, offer: &mut Offer, req: &mut RequestContext, keys: &[OffloadKey]) {
-        offer.begin(keys);
+        offer.begin();
+        let mut keys = keys;
         if let Some(tracker) = &mut self.tracker {
+            offer.unique.extend(keys.iter().filter(|key| offer.seen.insert(**key)));
             tracker.offer(&offer.unique);
+            keys = &offer.unique;
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation);
-        for key in &offer.unique {
-            let met = match self.slots.lookup(key) {
-                LookupResult::HitPending => continue,
-                LookupResult::Hit => Met::Ready,
-                LookupResult::Miss | LookupResult::Retry => {
-                    if self.tracker.as_ref().is_some_and(|tracker| tracker.offers(key) < self.store_threshold)
-                    {
-                        self.stats.keys_below_threshold += 1;
+        self.slots.begin_offer();
+        let mut found = Found::default();
+        for keys in keys.chunks(BATCH) {
+            self.slots.find_batch(keys, &mut found);
+            for (key, (slot, hash)) in keys.iter().zip(found.slots.into_iter().zip(found.hashes)) {
+                if let Some(slot) = slot {
+                    let repeated = self.slots.name(slot);
+                    if repeated || self.slots.lookup_slot(slot) == LookupResult::HitPending {
                         continue;
                     }
-                    offer.candidates.push(*key);
-                    if accesses.first_miss(key) {
-                        offer.first_missing.push(*key);
-                    }
-                    Met::Missing
+                    offer.spared += usize::from(self.slots.is_evictable(slot));
+                    offer.first_met.extend(accesses.record(
+                        key,
+                        Some(slot),
+                        positions.end_token(key),
+                        Met::Ready,
+                    ));
+                    continue;
                 }
-            };
-            offer.first_met.extend(accesses.record(key, positions.end_token(key), met));
+                if self.tracker.as_ref().is_some_and(|tracker| tracker.offers(key) < self.store_threshold) {
+                    self.stats.keys_below_threshold += 1;
+                    continue;
+                }
+                let end_token = positions.end_token(key);
+                let (meeting, first) = accesses.meet(key, None, end_token, Met::Missing);
+                if accesses.name(meeting, self.slots.offer()) {
+                    continue;
+                }
+                offer.candidates.push(Candidate { key: *key, hash, end_token, meeting });
+                offer.first_met.extend(first);
+                if accesses.miss(meeting) {
+                    let kind = AccessKind::Inserted;
+                    offer.first_missing.push(KeyAccess { key: *key, slot: None, end_token, kind });
+                }
+            }
         }
-        self.policy.on_request_access(&mut accesses.recency, &offer.first_met);
+        self.policy.on_request_access(&mut accesses.recency, &offer.first_met, &self.slots);
         if !offer.first_missing.is_empty() {
-            self.policy.on_store_miss(&offer.first_missing);
+            self.policy.on_store_miss(&offer.first_missing, &self.slots);
         }
     }
 
@@ -263,44 +292,55 @@ impl<P: CachePolicy> CpuManager<P> {
         if needed == 0 {
             return StoreOutcome::NothingToStore;
         }
-        let mut evicted = Vec::new();
         let short = needed.saturating_sub(self.slots.num_free());
-        if short > 0 {
-            let Some(victims) = self.evict(short, |key| offer.all.contains(key)) else {
-                self.stats.offers_refused += 1;
-                let ChunkCounts { free, evictable, .. } = self.counts();
-                let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-                return StoreOutcome::Refused(Refusal { needed, free, evictable });
-            };
-            evicted.extend_from_slice(victims);
+        self.evicted.clear();
+        if short > 0 && !self.evict(short, offer.spared) {
+            self.stats.offers_refused += 1;
+            let ChunkCounts { free, evictable, .. } = self.counts();
+            let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+            return StoreOutcome::Refused(Refusal { needed, free, evictable });
         }
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation);
-        let mut slots = Vec::with_capacity(needed);
-        for key in &offer.candidates {
-            let end_token = positions.end_token(key);
-            self.policy.insert(&mut accesses.recency, *key, end_token);
-            accesses.record(key, end_token, Met::Stored);
-            slots.push(self.slots.occupy(*key, false));
+        let accesses = req.state_mut::<RequestState>(self.id).0.accesses(self.generation);
+        let (mut keys, mut slots) = (Vec::with_capacity(needed), Vec::with_capacity(needed));
+        for Candidate { key, hash, end_token, meeting } in &offer.candidates {
+            let slot = self.slots.occupy(*key, *hash, false);
+            self.policy.insert(&mut accesses.recency, slot, key, *end_token, &self.slots);
+            accesses.store(*meeting, slot);
+            keys.push(*key);
+            slots.push(slot);
         }
+        let evicted = self.evicted.clone();
         let token = self.open_job(JobKind::Store, slots.clone());
-        StoreOutcome::Prepared(StoreJob { token, keys: offer.candidates.clone(), slots, evicted })
+        StoreOutcome::Prepared(StoreJob { token, keys, slots, evicted })
     }
 
     /// The slots of `keys`, if every one is ready and named once.
     fn ready_slots(&mut self, keys: &[OffloadKey]) -> Result<Vec<SlotId>, LoadError> {
-        let seen = &mut self.offer.all;
-        seen.clear();
-        if let Some(key) = keys.iter().find(|key| !seen.insert(**key)) {
-            return Err(LoadError::Repeated { key: *key });
-        }
         let mut slots = Vec::with_capacity(keys.len());
-        slots.extend(keys.iter().map_while(|key| self.slots.ready(key)));
-        if slots.len() == keys.len() {
-            return Ok(slots);
+        let mut found = Found::default();
+        for keys in keys.chunks(BATCH) {
+            self.slots.find_batch(keys, &mut found);
+            slots.extend(
+                found.slots[..keys.len()].iter().flatten().filter(|slot| self.slots.is_ready(**slot)),
+            );
         }
-        let of = |result| keys.iter().filter(|key| self.peek(key) == result).copied().collect();
-        Err(LoadError::NotReady { absent: of(LookupResult::Miss), pending: of(LookupResult::HitPending) })
+        if slots.len() < keys.len() {
+            let seen = &mut self.offer.seen;
+            seen.clear();
+            if let Some(key) = keys.iter().find(|key| !seen.insert(**key)) {
+                return Err(LoadError::Repeated { key: *key });
+            }
+            let of = |result| keys.iter().filter(|key| self.peek(key) == result).copied().collect();
+            return Err(LoadError::NotReady {
+                absent: of(LookupResult::Miss),
+                pending: of(LookupResult::HitPending),
+            });
+        }
+        self.slots.begin_offer();
+        match keys.iter().zip(&slots).find(|(_, slot)| self.slots.name(**slot)) {
+            Some((key, _)) => Err(LoadError::Repeated { key: *key }),
+            None => Ok(slots),
+        }
     }
 }
 
@@ -323,20 +363,45 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         result
     }
 
+    fn lookup_prefix(&mut self, _req: &mut RequestContext, keys: &[OffloadKey]) -> PrefixLookup {
+        // The first key alone decides most lookups that fail.
+        let mut ready = usize::from(keys.first().is_some_and(|key| self.slots.ready(key).is_some()));
+        let mut found = Found::default();
+        while ready > 0 && ready < keys.len() {
+            let batch = &keys[ready..keys.len().min(ready + BATCH)];
+            self.slots.find_batch(batch, &mut found);
+            let is_ready = |slot: &&Option<SlotId>| slot.is_some_and(|slot| self.slots.is_ready(slot));
+            let leading = found.slots[..batch.len()].iter().take_while(is_ready).count();
+            ready += leading;
+            if leading < batch.len() {
+                break;
+            }
+        }
+        let end = keys.get(ready).map(|key| self.peek(key));
+        self.stats.lookup_hits += ready as u64;
+        match end {
+            Some(LookupResult::HitPending) => self.stats.lookup_pending += 1,
+            Some(_) => self.stats.lookup_misses += 1,
+            None => {}
+        }
+        PrefixLookup { ready, end }
+    }
+
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
         self.check_running(req)?;
         let slots = self.ready_slots(keys)?;
         for slot in &slots {
-            self.pin(*slot, Pin::Load);
+            self.slots.pin(*slot, Pin::Load);
         }
         self.stats.chunks_loaded += slots.len() as u64;
 
         let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation);
         self.accesses.clear();
-        self.accesses
-            .extend(keys.iter().filter_map(|key| accesses.record(key, positions.end_token(key), Met::Ready)));
-        self.policy.on_request_access(&mut accesses.recency, &self.accesses);
+        self.accesses.extend(keys.iter().zip(&slots).filter_map(|(key, slot)| {
+            accesses.record(key, Some(*slot), positions.end_token(key), Met::Ready)
+        }));
+        self.policy.on_request_access(&mut accesses.recency, &self.accesses, &self.slots);
         let token = self.open_job(JobKind::Load, slots.clone());
         Ok(LoadJob { token, slots })
     }
@@ -363,34 +428,51 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
 
     fn complete_store(&mut self, token: JobToken, result: TransferResult) -> Result<(), CompleteError> {
         let slots = self.close_job(token, JobKind::Store)?;
-        let mut keys = Vec::with_capacity(slots.len());
-        match result {
+        let kind = match result {
             TransferResult::Done => {
-                keys.extend(slots.into_iter().map(|slot| self.make_ready(slot)));
-                self.stats.chunks_stored += keys.len() as u64;
-                self.record(EventKind::Stored, &keys);
+                self.stats.chunks_stored += slots.len() as u64;
+                EventKind::Stored
             }
-            TransferResult::Failed => {
-                keys.extend(slots.into_iter().map(|slot| self.fail(slot)));
-                self.record(EventKind::Discarded, &keys);
+            TransferResult::Failed => EventKind::Discarded,
+        };
+        let mut keys = Vec::new();
+        for slot in slots {
+            let key = match result {
+                TransferResult::Done => self.make_ready(slot),
+                TransferResult::Failed => self.fail(slot),
+            };
+            if self.events.is_some() {
+                keys.push(key);
             }
         }
+        self.record(kind, &keys);
         Ok(())
     }
 
     fn touch(&mut self, keys: &[OffloadKey]) {
-        self.policy.touch(keys);
+        self.accesses.clear();
+        self.accesses.extend(keys.iter().map(|key| KeyAccess {
+            key: *key,
+            slot: self.slots.find(key),
+            end_token: None,
+            kind: AccessKind::Reused,
+        }));
+        self.policy.touch(&self.accesses, &self.slots);
     }
 
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
         self.check_running(req)?;
         let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation);
-        accesses.take_into(|key| positions.end_token(key), &mut self.accesses);
-        state.finished = true;
+        accesses.take_into(
+            |key, slot| self.slots.find_near(key, slot),
+            |key| positions.end_token(key),
+            &mut self.accesses,
+        );
         if !self.accesses.is_empty() {
-            self.policy.on_request_finished(&self.accesses);
+            self.policy.on_request_finished(&mut accesses.recency, &self.accesses, &self.slots);
         }
+        state.finished = true;
         Ok(())
     }
 

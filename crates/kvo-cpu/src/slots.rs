@@ -10,20 +10,36 @@
 //!    └── unpark ◀── Parked ◀──────────────────────────────────────────────────────────────┘
 //! ```
 
-use hashbrown::HashMap;
-use kvo_core::{ChunkCounts, LookupResult, OffloadKey, SlotId};
+use kvo_core::{BlockHash, ChunkCounts, GroupIdx, LookupResult, OffloadKey, SlotId};
+use kvo_policies::{Eviction, Residents};
 
-use crate::{ConfigError, CpuOptions};
+use crate::{
+    ConfigError, CpuOptions,
+    index::{BATCH, Index},
+};
 
 /// Every slot's state, the way from keys to slots, and the counts, which always add up.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    slots: Vec<SlotState>,
-    index: HashMap<OffloadKey, SlotId>,
+    slots: Vec<Slot>,
+    index: Index,
     free: Vec<SlotId>,
     pending: u32,
     pinned: u32,
     parked: u32,
+    /// The number of the current offer.
+    offer: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Of the chunk in the slot, if there is one.
+    key: OffloadKey,
+    state: SlotState,
+    /// The last offer that named the chunk.
+    offer: u32,
+    /// The key's hash in the index.
+    hash: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +47,10 @@ enum SlotState {
     Free,
     /// Being written: by a tier if `held`, else by a device.
     Pending {
-        key: OffloadKey,
         held: bool,
     },
     /// `pins` load jobs and `holds` tier transfers read it.
     Ready {
-        key: OffloadKey,
         pins: u32,
         holds: u32,
     },
@@ -44,6 +58,13 @@ enum SlotState {
     Parked {
         holds: u32,
     },
+}
+
+/// What a search for several keys has found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) hashes: [u64; BATCH],
+    pub(crate) slots: [Option<SlotId>; BATCH],
 }
 
 /// Who pins a chunk.
@@ -62,32 +83,97 @@ impl SlotTable {
         let (mut slots, mut free) = (Vec::new(), Vec::new());
         slots.try_reserve_exact(num_slots as usize).map_err(too_many)?;
         free.try_reserve_exact(num_slots as usize).map_err(too_many)?;
-        slots.extend((0..num_slots).map(|_| SlotState::Free));
+        let key = OffloadKey::new(BlockHash([0; 32]), GroupIdx(0));
+        slots.extend((0..num_slots).map(|_| Slot { key, state: SlotState::Free, offer: 0, hash: 0 }));
         free.extend((0..num_slots).rev().map(SlotId));
-        Ok(Self { slots, index: HashMap::new(), free, pending: 0, pinned: 0, parked: 0 })
+        let index = Index::new(num_slots).map_err(too_many)?;
+        Ok(Self { slots, index, free, pending: 0, pinned: 0, parked: 0, offer: 0 })
+    }
+
+    /// The slot of a chunk, pending or ready.
+    pub(crate) fn find(&self, key: &OffloadKey) -> Option<SlotId> {
+        self.find_hashed(key, self.hash(key))
+    }
+
+    /// The hash of a key, for the calls that take it.
+    pub(crate) fn hash(&self, key: &OffloadKey) -> u64 {
+        self.index.hash(key)
+    }
+
+    /// The slot of a chunk, given the hash of its key.
+    pub(crate) fn find_hashed(&self, key: &OffloadKey, hash: u64) -> Option<SlotId> {
+        self.index.get(hash, |slot| self.slots[slot.0 as usize].key == *key)
+    }
+
+    /// The hashes and slots of up to [`BATCH`] chunks, looked for together.
+    pub(crate) fn find_batch(&self, keys: &[OffloadKey], found: &mut Found) {
+        for (key, hash) in keys.iter().zip(&mut found.hashes) {
+            *hash = self.hash(key);
+        }
+        self.index.get_batch(&found.hashes[..keys.len()], &mut found.slots, |nth, slot| {
+            self.slots[slot.0 as usize].key == keys[nth]
+        });
+    }
+
+    /// The slot of a chunk that was in `hint` when it was last seen.
+    pub(crate) fn find_near(&self, key: &OffloadKey, hint: Option<SlotId>) -> Option<SlotId> {
+        let is_there = |slot: &SlotId| {
+            let slot = &self.slots[slot.0 as usize];
+            matches!(slot.state, SlotState::Pending { .. } | SlotState::Ready { .. }) && slot.key == *key
+        };
+        hint.filter(is_there).or_else(|| self.find(key))
     }
 
     pub(crate) fn lookup(&self, key: &OffloadKey) -> LookupResult {
-        match self.index.get(key).map(|slot| self.state(*slot)) {
-            None => LookupResult::Miss,
-            Some(SlotState::Ready { .. }) => LookupResult::Hit,
-            Some(_) => LookupResult::HitPending,
+        self.find(key).map_or(LookupResult::Miss, |slot| self.lookup_slot(slot))
+    }
+
+    /// What a lookup of the chunk in a slot answers.
+    pub(crate) fn lookup_slot(&self, slot: SlotId) -> LookupResult {
+        match self.state(slot) {
+            SlotState::Ready { .. } => LookupResult::Hit,
+            _ => LookupResult::HitPending,
         }
+    }
+
+    /// Whether the chunk in a slot is ready.
+    pub(crate) fn is_ready(&self, slot: SlotId) -> bool {
+        matches!(self.state(slot), SlotState::Ready { .. })
     }
 
     /// The slot of a ready chunk.
     pub(crate) fn ready(&self, key: &OffloadKey) -> Option<SlotId> {
-        let slot = *self.index.get(key)?;
-        matches!(self.state(slot), SlotState::Ready { .. }).then_some(slot)
+        self.find(key).filter(|slot| self.is_ready(*slot))
     }
 
     pub(crate) fn contains(&self, key: &OffloadKey) -> bool {
-        self.index.contains_key(key)
+        self.find(key).is_some()
     }
 
-    pub(crate) fn is_evictable(&self, key: &OffloadKey) -> bool {
-        let state = self.index.get(key).map(|slot| self.state(*slot));
-        matches!(state, Some(SlotState::Ready { pins: 0, holds: 0, .. }))
+    /// An offer begins: nothing is spared.
+    pub(crate) fn begin_offer(&mut self) {
+        self.offer = self.offer.wrapping_add(1);
+        if self.offer == 0 {
+            // Once in four billion offers: marks of long ago must not be taken for this one's.
+            self.slots.iter_mut().for_each(|slot| slot.offer = 0);
+            self.offer = 1;
+        }
+    }
+
+    /// The number of the current offer; never 0.
+    pub(crate) fn offer(&self) -> u32 {
+        self.offer
+    }
+
+    /// Marks the chunk in `slot` as named in the current offer, so that it is not evicted for it; says whether it was
+    /// already.
+    pub(crate) fn name(&mut self, slot: SlotId) -> bool {
+        std::mem::replace(&mut self.slots[slot.0 as usize].offer, self.offer) == self.offer
+    }
+
+    /// Whether the chunk in `slot` is ready and unpinned.
+    pub(crate) fn is_evictable(&self, slot: SlotId) -> bool {
+        self.state(slot) == SlotState::Ready { pins: 0, holds: 0 }
     }
 
     pub(crate) fn num_free(&self) -> usize {
@@ -95,11 +181,11 @@ impl SlotTable {
     }
 
     /// Takes a free slot for an absent key. There must be one.
-    pub(crate) fn occupy(&mut self, key: OffloadKey, held: bool) -> SlotId {
+    pub(crate) fn occupy(&mut self, key: OffloadKey, hash: u64, held: bool) -> SlotId {
         let slot = self.free.pop().expect("the caller made sure that a slot is free");
-        self.set_state(slot, SlotState::Pending { key, held });
-        let before = self.index.insert(key, slot);
-        assert_eq!(before, None, "{key} must be absent to get a slot");
+        self.slots[slot.0 as usize] =
+            Slot { key, state: SlotState::Pending { held }, offer: self.offer, hash };
+        self.index.insert(hash, slot);
         self.pending += 1;
         slot
     }
@@ -107,7 +193,7 @@ impl SlotTable {
     /// A pending chunk has arrived.
     pub(crate) fn make_ready(&mut self, slot: SlotId) -> OffloadKey {
         let key = self.pending_key(slot);
-        self.set_state(slot, SlotState::Ready { key, pins: 0, holds: 0 });
+        self.set_state(slot, SlotState::Ready { pins: 0, holds: 0 });
         self.pending -= 1;
         key
     }
@@ -115,44 +201,45 @@ impl SlotTable {
     /// A pending chunk will not arrive.
     pub(crate) fn fail(&mut self, slot: SlotId) -> OffloadKey {
         let key = self.pending_key(slot);
-        self.index.remove(&key);
+        self.index.remove(self.slots[slot.0 as usize].hash, slot);
         self.pending -= 1;
         self.release_slot(slot);
         key
     }
 
-    /// Pins a ready chunk; names it if this is its first pin.
-    pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) -> Option<OffloadKey> {
-        let (key, pins, holds) = self.ready_pins(slot);
+    /// Pins a ready chunk.
+    pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) {
+        let (pins, holds) = self.ready_pins(slot);
         let state = match pin {
-            Pin::Load => SlotState::Ready { key, pins: pins + 1, holds },
-            Pin::Hold => SlotState::Ready { key, pins, holds: holds + 1 },
+            Pin::Load => SlotState::Ready { pins: pins + 1, holds },
+            Pin::Hold => SlotState::Ready { pins, holds: holds + 1 },
         };
         self.set_state(slot, state);
-        let first = pins + holds == 0;
-        self.pinned += u32::from(first);
-        first.then_some(key)
+        self.pinned += u32::from(pins + holds == 0);
     }
 
-    /// Takes one pin off a chunk; names it if that was its last.
-    pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) -> Option<OffloadKey> {
-        let (key, pins, holds) = self.ready_pins(slot);
+    /// Takes one pin off a chunk; says whether that was its last.
+    pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) -> bool {
+        let (pins, holds) = self.ready_pins(slot);
         let state = match (pin, pins, holds) {
-            (Pin::Load, 1.., _) => SlotState::Ready { key, pins: pins - 1, holds },
-            (Pin::Hold, _, 1..) => SlotState::Ready { key, pins, holds: holds - 1 },
+            (Pin::Load, 1.., _) => SlotState::Ready { pins: pins - 1, holds },
+            (Pin::Hold, _, 1..) => SlotState::Ready { pins, holds: holds - 1 },
             _ => panic!("slot {slot} must have a {pin:?} pin, has {pins} load pins and {holds} holds"),
         };
         self.set_state(slot, state);
         let last = pins + holds == 1;
         self.pinned -= u32::from(last);
-        last.then_some(key)
+        last
     }
 
     /// Frees the slot of a chunk that a policy chose to evict.
-    pub(crate) fn free_evicted(&mut self, key: &OffloadKey) {
-        assert!(self.is_evictable(key), "the policy must evict ready, unpinned keys only, not {key}");
-        let slot = self.index.remove(key).expect("an evictable key has a slot");
+    pub(crate) fn free_evicted(&mut self, slot: SlotId) -> OffloadKey {
+        let eviction = self.may_evict(slot);
+        assert_eq!(eviction, Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
+        let key = self.slots[slot.0 as usize].key;
+        self.index.remove(self.slots[slot.0 as usize].hash, slot);
         self.release_slot(slot);
+        key
     }
 
     /// Ends one hold on a parked slot; says whether that freed it.
@@ -178,13 +265,13 @@ impl SlotTable {
         self.free.clear();
         (self.pending, self.pinned, self.parked) = (0, 0, 0);
         for index in (0..self.slots.len()).rev() {
-            let holds = match self.slots[index] {
+            let holds = match self.slots[index].state {
                 SlotState::Free => 0,
                 SlotState::Pending { held, .. } => u32::from(held),
                 SlotState::Ready { holds, .. } | SlotState::Parked { holds } => holds,
             };
             if holds > 0 {
-                self.slots[index] = SlotState::Parked { holds };
+                self.slots[index].state = SlotState::Parked { holds };
                 self.parked += 1;
                 self.pending += 1;
             } else {
@@ -213,8 +300,8 @@ impl SlotTable {
     pub(crate) fn assert_consistent(&self) {
         let mut counted = ChunkCounts { capacity: count(self.slots.len()), ..ChunkCounts::default() };
         let mut parked = 0;
-        for (index, state) in self.slots.iter().enumerate() {
-            let key = match *state {
+        for (index, slot) in self.slots.iter().enumerate() {
+            match slot.state {
                 SlotState::Free => {
                     counted.free += 1;
                     continue;
@@ -225,19 +312,16 @@ impl SlotTable {
                     parked += 1;
                     continue;
                 }
-                SlotState::Pending { key, .. } => {
-                    counted.pending += 1;
-                    key
-                }
-                SlotState::Ready { key, pins, holds } => {
+                SlotState::Pending { .. } => counted.pending += 1,
+                SlotState::Ready { pins, holds } => {
                     *if pins + holds > 0 { &mut counted.pinned } else { &mut counted.evictable } += 1;
-                    key
                 }
-            };
+            }
             assert_eq!(
-                self.index.get(&key),
-                Some(&SlotId(count(index))),
-                "the index must lead to the slot of {key}"
+                self.find(&slot.key),
+                Some(SlotId(count(index))),
+                "the index must lead to the slot of {}",
+                slot.key
             );
         }
         assert_eq!((counted, parked), (self.counts(), self.parked), "counts must be those of the slots");
@@ -248,11 +332,11 @@ impl SlotTable {
     }
 
     fn state(&self, slot: SlotId) -> SlotState {
-        self.slots[slot.0 as usize]
+        self.slots[slot.0 as usize].state
     }
 
     fn set_state(&mut self, slot: SlotId, state: SlotState) {
-        self.slots[slot.0 as usize] = state;
+        self.slots[slot.0 as usize].state = state;
     }
 
     fn release_slot(&mut self, slot: SlotId) {
@@ -262,15 +346,30 @@ impl SlotTable {
 
     fn pending_key(&self, slot: SlotId) -> OffloadKey {
         match self.state(slot) {
-            SlotState::Pending { key, .. } => key,
+            SlotState::Pending { .. } => self.slots[slot.0 as usize].key,
             state => panic!("slot {slot} must be pending, is {state:?}"),
         }
     }
 
-    fn ready_pins(&self, slot: SlotId) -> (OffloadKey, u32, u32) {
+    fn ready_pins(&self, slot: SlotId) -> (u32, u32) {
         match self.state(slot) {
-            SlotState::Ready { key, pins, holds } => (key, pins, holds),
+            SlotState::Ready { pins, holds } => (pins, holds),
             state => panic!("slot {slot} must be ready, is {state:?}"),
+        }
+    }
+}
+
+impl Residents for SlotTable {
+    fn key(&self, slot: SlotId) -> OffloadKey {
+        self.slots[slot.0 as usize].key
+    }
+
+    fn may_evict(&self, slot: SlotId) -> Eviction {
+        let Slot { state, offer, .. } = self.slots[slot.0 as usize];
+        match state {
+            SlotState::Ready { pins: 0, holds: 0 } if offer == self.offer => Eviction::Spared,
+            SlotState::Ready { pins: 0, holds: 0 } => Eviction::Allowed,
+            _ => Eviction::Held,
         }
     }
 }

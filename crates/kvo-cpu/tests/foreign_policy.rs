@@ -2,75 +2,42 @@
 
 mod support;
 
-use std::collections::VecDeque;
+use kvo_core::{LookupResult, OffloadKey, OffloadManager, SlotId, StoreOutcome, TransferResult};
+use kvo_policies::{CachePolicy, KeyAccess, RequestRecency, Residents};
+use support::{
+    Fifo, begin, eviction_order, finish, key, keys, load, loaded, offer, store, stored, with_policy,
+};
 
-use kvo_core::{LookupResult, OffloadKey, OffloadManager, StoreOutcome, TransferResult};
-use kvo_policies::{CachePolicy, RequestRecency};
-use support::{begin, eviction_order, finish, key, keys, load, loaded, offer, store, stored, with_policy};
-
-/// First in, first out: the oldest that may go, goes.
-#[derive(Debug, Default)]
-struct Fifo(VecDeque<OffloadKey>);
-
-impl CachePolicy for Fifo {
-    fn insert(&mut self, _: &mut RequestRecency, key: OffloadKey, _: Option<u32>) {
-        self.0.push_back(key);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        self.0.retain(|of| of != key);
-    }
-
-    fn evict(
-        &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
-        let chosen: Vec<_> = self.0.iter().filter(|key| may_evict(key)).take(count).copied().collect();
-        if chosen.len() < count {
-            return false;
-        }
-        self.0.retain(|key| !chosen.contains(key));
-        victims.extend(chosen);
-        true
-    }
-
-    fn touch(&mut self, _: &[OffloadKey]) {}
-
-    fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-/// As [`Fifo`], but a touch moves a key back to the recent end.
+/// As [`Fifo`], but a touch moves a chunk back to the recent end.
 #[derive(Debug, Default)]
 struct Touched(Fifo);
 
 impl CachePolicy for Touched {
-    fn insert(&mut self, req: &mut RequestRecency, key: OffloadKey, end_token: Option<u32>) {
-        self.0.insert(req, key, end_token);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        self.0.remove(key);
-    }
-
-    fn evict(
+    fn insert(
         &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
-        self.0.evict(count, may_evict, victims)
+        req: &mut RequestRecency,
+        slot: SlotId,
+        key: &OffloadKey,
+        end_token: Option<u32>,
+        tier: &dyn Residents,
+    ) {
+        self.0.insert(req, slot, key, end_token, tier);
     }
 
-    fn touch(&mut self, keys: &[OffloadKey]) {
-        for key in keys.iter().rev() {
-            if self.0.0.contains(key) {
-                self.0.remove(key);
-                self.0.0.push_back(*key);
-            }
+    fn remove(&mut self, slot: SlotId) {
+        self.0.remove(slot);
+    }
+
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+        self.0.evict(count, tier, victims)
+    }
+
+    fn touch(&mut self, keys: &[KeyAccess], tier: &dyn Residents) {
+        for access in keys.iter().rev() {
+            let Some(slot) = access.slot else { continue };
+            assert_eq!(tier.key(slot), access.key, "a resident key comes with its slot");
+            self.0.remove(slot);
+            self.0.0.push_back(slot);
         }
     }
 
@@ -130,7 +97,7 @@ fn a_finish_falls_back_to_a_touch_of_all_keys_head_to_tail() {
 
 #[test]
 fn boxed_policies_are_told_everything() {
-    let mut manager = with_policy(2, Box::new(kvo_policies::Lru::new()) as Box<dyn CachePolicy>);
+    let mut manager = with_policy(2, Box::new(kvo_policies::Lru::new(2)) as Box<dyn CachePolicy>);
     let mut req = begin(&mut manager, 1);
     req.set_positions([(key(1), 16), (key(2), 32)]);
     store(&mut manager, &mut req, &keys([2, 1]));
@@ -141,34 +108,36 @@ fn boxed_policies_are_told_everything() {
 /// Evicts whatever it holds, asked or not.
 #[derive(Debug, Default)]
 struct Careless {
-    keys: Vec<OffloadKey>,
+    slots: Vec<SlotId>,
     too_few: bool,
 }
 
 impl CachePolicy for Careless {
-    fn insert(&mut self, _: &mut RequestRecency, key: OffloadKey, _: Option<u32>) {
-        self.keys.push(key);
+    fn insert(
+        &mut self,
+        _: &mut RequestRecency,
+        slot: SlotId,
+        _: &OffloadKey,
+        _: Option<u32>,
+        _: &dyn Residents,
+    ) {
+        self.slots.push(slot);
     }
 
-    fn remove(&mut self, _: &OffloadKey) {}
+    fn remove(&mut self, _: SlotId) {}
 
-    fn evict(
-        &mut self,
-        count: usize,
-        _: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
-        victims.extend(self.keys.drain(..count - usize::from(self.too_few)));
+    fn evict(&mut self, count: usize, _: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+        victims.extend(self.slots.drain(..count - usize::from(self.too_few)));
         true
     }
 
-    fn touch(&mut self, _: &[OffloadKey]) {}
+    fn touch(&mut self, _: &[KeyAccess], _: &dyn Residents) {}
 
     fn clear(&mut self) {}
 }
 
 #[test]
-#[should_panic(expected = "must evict ready, unpinned keys only")]
+#[should_panic(expected = "must evict what it may only")]
 fn a_policy_that_evicts_a_pinned_chunk_is_caught_before_its_slot_is_used() {
     let mut manager = with_policy(2, Careless::default());
     let mut req = begin(&mut manager, 1);

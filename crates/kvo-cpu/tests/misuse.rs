@@ -11,7 +11,9 @@ use kvo_core::{
 };
 use kvo_cpu::{ConfigError, CpuManager, CpuOptions};
 use kvo_policies::{CachePolicy, Lru};
-use support::{begin, eviction_order, finish, key, keys, load, loaded, lru, offer, seen, store, stored};
+use support::{
+    Fifo, begin, eviction_order, finish, key, keys, load, loaded, lru, offer, seen, store, stored,
+};
 
 const ALL: [u64; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
@@ -105,7 +107,7 @@ fn a_key_repeated_in_an_offer_takes_one_slot() {
 #[test]
 fn a_repeated_key_counts_as_one_offer_for_the_threshold() {
     let options = CpuOptions { store_threshold: 2, ..CpuOptions::new(4) };
-    let mut manager = CpuManager::new(options, Lru::new()).unwrap();
+    let mut manager = CpuManager::new(options, Lru::new(4)).unwrap();
     let mut req = begin(&mut manager, 1);
     let outcome = manager.prepare_store(&mut req, &keys([1, 1, 1])).unwrap();
     assert!(matches!(outcome, StoreOutcome::NothingToStore), "{outcome:?}");
@@ -251,18 +253,18 @@ fn options_of_zero_are_named_in_the_error() {
         ("store_threshold", CpuOptions { store_threshold: 0, ..good.clone() }),
         ("tracker_keys_max", CpuOptions { tracker_keys_max: 0, ..good.clone() }),
     ] {
-        let error = CpuManager::new(options, Lru::new()).unwrap_err();
+        let error = CpuManager::new(options, Lru::new(2)).unwrap_err();
         assert_eq!(error, ConfigError::Zero { field });
         assert_eq!(error.to_string(), format!("{field} must be at least 1"));
     }
     let one_of_all = CpuOptions { tracker_keys_max: 1, ..good };
-    assert!(CpuManager::new(one_of_all, Lru::new()).is_ok());
+    assert!(CpuManager::new(one_of_all, Lru::new(2)).is_ok());
 }
 
 #[test]
 fn the_largest_threshold_and_tracker_cost_nothing_beforehand() {
     let options = CpuOptions { store_threshold: u32::MAX, tracker_keys_max: u32::MAX, ..CpuOptions::new(2) };
-    let mut manager = CpuManager::new(options, Lru::new()).unwrap();
+    let mut manager = CpuManager::new(options, Lru::new(2)).unwrap();
     let mut req = begin(&mut manager, 1);
     for _ in 0..3 {
         assert!(matches!(manager.prepare_store(&mut req, &keys([1])), Ok(StoreOutcome::NothingToStore)));
@@ -270,10 +272,21 @@ fn the_largest_threshold_and_tracker_cost_nothing_beforehand() {
     assert_eq!(manager.stats().tracked_keys, 1);
 }
 
+#[test]
+fn a_policy_for_fewer_slots_than_there_are_is_an_error() {
+    for (num_slots, policy_slots) in [(1, 0), (3, 2), (CpuOptions::NUM_SLOTS_MAX, 2)] {
+        let policy: Box<dyn CachePolicy> = Box::new(Lru::new(policy_slots));
+        let error = CpuManager::new(CpuOptions::new(num_slots), policy).unwrap_err();
+        assert_eq!(error, ConfigError::PolicyTooSmall { num_slots, policy_slots });
+    }
+    assert!(CpuManager::new(CpuOptions::new(3), Lru::new(4)).is_ok(), "one for more will do");
+}
+
 #[track_caller]
 fn check_too_many(num_slots: u32) {
     let num_slots_max = CpuOptions::NUM_SLOTS_MAX;
-    let error = CpuManager::new(CpuOptions::new(num_slots), Lru::new()).unwrap_err();
+    // One that takes any number of slots.
+    let error = CpuManager::new(CpuOptions::new(num_slots), Fifo::default()).unwrap_err();
     assert_eq!(error, ConfigError::TooManySlots { num_slots, num_slots_max });
 }
 
@@ -360,7 +373,7 @@ fn an_offer_never_evicts_a_key_of_its_own() {
 #[test]
 fn an_offer_that_the_threshold_holds_back_evicts_nothing() {
     let options = CpuOptions { store_threshold: 2, ..CpuOptions::new(1) };
-    let mut manager = CpuManager::new(options, Lru::new()).unwrap();
+    let mut manager = CpuManager::new(options, Lru::new(2)).unwrap();
     let mut req = begin(&mut manager, 1);
     let _ = manager.prepare_store(&mut req, &keys([1])).unwrap();
     store(&mut manager, &mut req, &keys([1]));

@@ -7,8 +7,8 @@
 use std::{fmt, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
-use kvo_core::{EventKind, Medium, OffloadEvent, OffloadKey};
-use kvo_policies::{CachePolicy, RequestRecency};
+use kvo_core::{EventKind, Medium, OffloadEvent, OffloadKey, SlotId};
+use kvo_policies::{CachePolicy, Eviction, KeyAccess, RequestAccesses, RequestRecency, Residents};
 
 use crate::{
     SlotCounts,
@@ -21,8 +21,9 @@ pub(crate) enum Residence {
     Absent,
     /// Being written into this slot.
     Writing(u32),
-    /// Readable.
+    /// Readable, in this slot.
     Valid {
+        slot: u32,
         evictable: bool,
     },
 }
@@ -54,7 +55,7 @@ pub(crate) struct Catalog {
     next_generation: u64,
     evicted: u64,
     dropped: u64,
-    victims: Vec<OffloadKey>,
+    victims: Vec<SlotId>,
 }
 
 impl Catalog {
@@ -91,10 +92,6 @@ impl Catalog {
         self.dropped
     }
 
-    pub(crate) fn policy_mut(&mut self) -> &mut dyn CachePolicy {
-        &mut *self.policy
-    }
-
     pub(crate) fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         events.append(&mut self.events.events);
     }
@@ -102,7 +99,7 @@ impl Catalog {
     pub(crate) fn residence(&self, key: &OffloadKey) -> Residence {
         let Some(&slot) = self.index.get(key) else { return Residence::Absent };
         match self.slots.state(slot) {
-            SlotState::Valid { pins, .. } => Residence::Valid { evictable: pins == 0 },
+            SlotState::Valid { pins, .. } => Residence::Valid { slot, evictable: pins == 0 },
             SlotState::Writing { .. } => Residence::Writing(slot),
             state => unreachable!("the index names slot {slot}, which is {state:?}"),
         }
@@ -115,15 +112,9 @@ impl Catalog {
         let counts = self.slots.counts();
         let short = wanted.saturating_sub(counts.free).min(counts.evictable - num_spared);
         if short > 0 {
-            let (index, slots) = (&self.index, &self.slots);
-            let mut may_evict = |key: &OffloadKey| {
-                !spared.contains(key)
-                    && index
-                        .get(key)
-                        .is_some_and(|&slot| matches!(slots.state(slot), SlotState::Valid { pins: 0, .. }))
-            };
             // A policy that knows better and refuses is obeyed: then there is only what was free.
-            if self.policy.evict(short as usize, &mut may_evict, &mut self.victims) {
+            let tier = Tier { slots: &self.slots, spared: Some(spared) };
+            if self.policy.evict(short as usize, &tier, &mut self.victims) {
                 self.take_victims();
             }
         }
@@ -132,14 +123,41 @@ impl Catalog {
 
     fn take_victims(&mut self) {
         let mut victims = std::mem::take(&mut self.victims);
-        for key in victims.drain(..) {
-            let slot = self.index.remove(&key).expect("a policy evicts only what it may");
+        for SlotId(slot) in victims.drain(..) {
+            let SlotState::Valid { tenant, pins: 0, .. } = self.slots.state(slot) else {
+                panic!(
+                    "a policy evicts only what it may, not slot {slot}, which is {:?}",
+                    self.slots.state(slot)
+                );
+            };
+            self.index.remove(&tenant.key);
             self.slots.set(slot, SlotState::Free);
-            self.events.push(EventKind::Removed, key);
+            self.events.push(EventKind::Removed, tenant.key);
             self.evicted += 1;
-            tracing::trace!(?key, slot, "evicted");
+            tracing::trace!(key = ?tenant.key, slot, "evicted");
         }
         self.victims = victims;
+    }
+
+    /// A request meets keys for the first time.
+    pub(crate) fn on_request_access(&mut self, recency: &mut RequestRecency, keys: &[KeyAccess]) {
+        if !keys.is_empty() {
+            self.policy.on_request_access(recency, keys, &Tier { slots: &self.slots, spared: None });
+        }
+    }
+
+    /// A request misses keys for the first time.
+    pub(crate) fn on_store_miss(&mut self, keys: &[KeyAccess]) {
+        if !keys.is_empty() {
+            self.policy.on_store_miss(keys, &Tier { slots: &self.slots, spared: None });
+        }
+    }
+
+    /// A request ends: commits what it met.
+    pub(crate) fn finish(&mut self, accesses: &mut RequestAccesses, keys: &mut Vec<KeyAccess>) {
+        accesses.take_into(|key, _| self.index.get(key).map(|slot| SlotId(*slot)), |_| None, keys);
+        let tier = Tier { slots: &self.slots, spared: None };
+        self.policy.on_request_finished(&mut accesses.recency, keys, &tier);
     }
 
     /// Gives the absent `key` a slot to be written into, if one is free.
@@ -154,7 +172,8 @@ impl Catalog {
         self.next_generation += 1;
         let before = self.index.insert(key, slot);
         assert_eq!(before, None, "{key:?} had slot {before:?} and was given {slot} too");
-        self.policy.insert(recency, key, end_token);
+        let tier = Tier { slots: &self.slots, spared: None };
+        self.policy.insert(recency, SlotId(slot), &key, end_token, &tier);
         Some((slot, tenant))
     }
 
@@ -167,12 +186,12 @@ impl Catalog {
         match result {
             Ok(checksum) => {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: 0 });
-                self.policy.on_ready(&tenant.key);
+                self.policy.on_ready(SlotId(slot));
                 self.events.push(EventKind::Stored, tenant.key);
             }
             Err(SlotBroken(broken)) => {
                 self.index.remove(&tenant.key);
-                self.policy.remove(&tenant.key);
+                self.policy.remove(SlotId(slot));
                 self.slots.set(slot, if broken { SlotState::Quarantined } else { SlotState::Free });
             }
         }
@@ -183,9 +202,6 @@ impl Catalog {
         let slot = *self.index.get(key)?;
         let SlotState::Valid { tenant, checksum, pins } = self.slots.state(slot) else { return None };
         assert_eq!(tenant.key, *key, "the index is wrong about slot {slot}");
-        if pins == 0 {
-            self.policy.on_pin(key);
-        }
         self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: pins + 1 });
         Some(Pinned { slot, tenant, checksum })
     }
@@ -197,12 +213,12 @@ impl Catalog {
             SlotState::Valid { tenant, checksum, pins } if end == ReadEnd::Sound => {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: pins - 1 });
                 if pins == 1 {
-                    self.policy.on_unpin(&tenant.key);
+                    self.policy.on_unpin(SlotId(slot));
                 }
             }
             SlotState::Valid { tenant, pins, .. } => {
                 self.index.remove(&tenant.key);
-                self.policy.remove(&tenant.key);
+                self.policy.remove(SlotId(slot));
                 self.events.push(EventKind::Removed, tenant.key);
                 self.dropped += 1;
                 let broken = end == ReadEnd::Broken || self.slots.strike(slot);
@@ -223,6 +239,32 @@ impl Catalog {
             _ => SlotState::Retiring { pins, broken },
         };
         self.slots.set(slot, state);
+    }
+}
+
+/// The slots, as the policy sees them.
+struct Tier<'a> {
+    slots: &'a SlotTable,
+    /// Keys that are not to go in this call.
+    spared: Option<&'a HashSet<OffloadKey>>,
+}
+
+impl Residents for Tier<'_> {
+    fn key(&self, slot: SlotId) -> OffloadKey {
+        match self.slots.state(slot.0) {
+            SlotState::Writing { tenant } | SlotState::Valid { tenant, .. } => tenant.key,
+            state => panic!("slot {slot}, which is {state:?}, has no key"),
+        }
+    }
+
+    fn may_evict(&self, slot: SlotId) -> Eviction {
+        match self.slots.state(slot.0) {
+            SlotState::Valid { tenant, pins: 0, .. } => {
+                let spared = self.spared.is_some_and(|spared| spared.contains(&tenant.key));
+                if spared { Eviction::Spared } else { Eviction::Allowed }
+            }
+            _ => Eviction::Held,
+        }
     }
 }
 

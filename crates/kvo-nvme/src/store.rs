@@ -77,7 +77,7 @@ struct Scratch {
     slots: HashSet<SlotId>,
     absent: Vec<u32>,
     accesses: Vec<KeyAccess>,
-    missed: Vec<OffloadKey>,
+    missed: Vec<KeyAccess>,
     ops: Vec<Op>,
 }
 

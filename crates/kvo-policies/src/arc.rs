@@ -1,11 +1,9 @@
 //! The adaptive replacement cache, request by request.
 
-use std::collections::BTreeMap;
+use hashbrown::HashSet;
+use kvo_core::{OffloadKey, SlotId};
 
-use hashbrown::{HashMap, HashSet};
-use kvo_core::OffloadKey;
-
-use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency};
+use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, ghosts::Ghosts, order::Orders};
 
 /// Where a key that comes back while it has a ghost enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,6 +13,9 @@ pub enum GhostHits {
     T1,
     /// T2, as in the paper. On real traces it gives more hits.
     T2,
+    /// T2, and the ghost lists are bounded as in the paper: B1 together with T1 by the capacity, all four lists by
+    /// twice the capacity.
+    Canonical,
 }
 
 /// ARC: two lists of resident chunks and two ghost lists, balanced by what the ghosts tell.
@@ -31,57 +32,32 @@ pub enum GhostHits {
 /// - One request is one access: a chunk moves to T2 when a request that reused it finishes, once; a chunk that the
 ///   request stored itself only becomes the most recent of its list.
 /// - The target adapts once per request and key, when the key is first offered and is missing.
-/// - A key with a ghost enters T1 like any other, unless [`GhostHits::T2`] is chosen.
-/// - B1 is trimmed to the capacity alone, not together with T1; several victims are chosen in one call.
+/// - A key with a ghost enters T1 like any other, unless [`GhostHits::T2`] or [`GhostHits::Canonical`] is chosen.
+/// - B1 is trimmed to the capacity alone, not together with T1, unless [`GhostHits::Canonical`] is chosen; several
+///   victims are chosen in one call.
 ///
-/// Memory is proportional to the resident keys plus at most twice the capacity in ghosts; each operation is
-/// logarithmic in that and does not depend on how many chunks are pinned.
+/// Can strand chunks behind a missing head: a chunk met again outlives the head of its prefix that was not. Each
+/// operation is constant per chunk, amortised, whatever is pinned.
 #[derive(Debug)]
 pub struct Arc {
     capacity: u32,
     ghost_hits: GhostHits,
-    /// Keys of the last [`on_store_miss`](CachePolicy::on_store_miss) that had a ghost, for [`GhostHits::T2`]: the
+    target_t1: f64,
+    /// [`T1`] and [`T2`].
+    order: Orders<2>,
+    /// Of each slot: whether its bytes have arrived.
+    ready: Vec<bool>,
+    /// B1 in list [`T1`], B2 in list [`T2`].
+    ghosts: Ghosts<2>,
+    /// Keys of the last [`on_store_miss`](CachePolicy::on_store_miss) that had a ghost, unless all enter T1: the
     /// eviction that makes room for them may trim that ghost before they are inserted.
     missed_ghosts: HashSet<OffloadKey>,
-    target_t1: f64,
-    entries: HashMap<OffloadKey, Entry>,
-    t1: List,
-    t2: List,
-    b1: List,
-    b2: List,
-    next_stamp: u64,
+    /// Whether there were insertions since the ghost lists were bounded; only for [`GhostHits::Canonical`].
+    bounds_due: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    place: Place,
-    stamp: u64,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    T1,
-    T2,
-    B1,
-    B2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Pending,
-    Evictable,
-    Pinned,
-    Ghost,
-}
-
-/// One list, old end first. The order holds only what a scan may take: ghosts, and evictable chunks; a pinned chunk
-/// keeps its stamp and so its place.
-#[derive(Debug, Default)]
-struct List {
-    len: usize,
-    order: BTreeMap<u64, OffloadKey>,
-}
+const T1: usize = 0;
+const T2: usize = 1;
 
 impl Arc {
     /// An empty policy for a tier of `capacity` chunks.
@@ -89,205 +65,151 @@ impl Arc {
         Self {
             capacity,
             ghost_hits,
-            missed_ghosts: HashSet::new(),
             target_t1: 0.0,
-            entries: HashMap::new(),
-            t1: List::default(),
-            t2: List::default(),
-            b1: List::default(),
-            b2: List::default(),
-            next_stamp: 0,
+            order: Orders::new(capacity),
+            ready: vec![false; capacity as usize],
+            // Each list may hold one more than the capacity until it is trimmed.
+            ghosts: Ghosts::new(capacity.saturating_mul(2).saturating_add(2)),
+            missed_ghosts: HashSet::new(),
+            bounds_due: false,
         }
     }
 
-    fn list(&mut self, place: Place) -> &mut List {
-        match place {
-            Place::T1 => &mut self.t1,
-            Place::T2 => &mut self.t2,
-            Place::B1 => &mut self.b1,
-            Place::B2 => &mut self.b2,
-        }
-    }
-
-    /// Puts `key`, which is in no list, at the recent end of `place`.
-    fn push(&mut self, key: OffloadKey, place: Place, state: State) {
-        self.next_stamp += 1;
-        let stamp = self.next_stamp;
-        self.entries.insert(key, Entry { place, stamp, state });
-        let list = self.list(place);
-        list.len += 1;
-        if matches!(state, State::Evictable | State::Ghost) {
-            list.order.insert(stamp, key);
-        }
-    }
-
-    /// Takes `key` out of whichever list it is in.
-    fn take(&mut self, key: &OffloadKey) -> Option<Entry> {
-        let entry = self.entries.remove(key)?;
-        let list = self.list(entry.place);
-        list.len -= 1;
-        list.order.remove(&entry.stamp);
-        Some(entry)
-    }
-
-    /// Moves `key` to the recent end of `place`, keeping its state.
-    fn move_to(&mut self, key: &OffloadKey, place: Place) {
-        if let Some(entry) = self.take(key) {
-            self.push(*key, place, entry.state);
-        }
-    }
-
-    fn set_state(&mut self, key: &OffloadKey, state: State) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        if entry.state == State::Ghost {
-            return;
-        }
-        entry.state = state;
-        let entry = *entry;
-        let list = self.list(entry.place);
-        if state == State::Evictable {
-            list.order.insert(entry.stamp, *key);
-        } else {
-            list.order.remove(&entry.stamp);
-        }
+    /// Chunks that searches for victims have looked at so far.
+    pub fn visits(&self) -> u64 {
+        self.order.visits()
     }
 
     /// A key with a ghost was asked for.
     fn adapt(&mut self, key: &OffloadKey) {
-        let (b1, b2) = (self.b1.len as f64, self.b2.len as f64);
-        match self.entries.get(key).map(|entry| entry.place) {
-            Some(Place::B1) => {
-                self.target_t1 = (self.target_t1 + (b2 / b1).max(1.0)).min(f64::from(self.capacity));
-                self.move_to(key, Place::B1);
-            }
-            Some(Place::B2) => {
-                self.target_t1 = (self.target_t1 - (b1 / b2).max(1.0)).max(0.0);
-                self.move_to(key, Place::B2);
-            }
-            _ => {}
-        }
+        let Some(list) = self.ghosts.list_of(key) else { return };
+        let (b1, b2) = (self.ghosts.len(T1) as f64, self.ghosts.len(T2) as f64);
+        self.target_t1 = match list {
+            T1 => (self.target_t1 + (b2 / b1).max(1.0)).min(f64::from(self.capacity)),
+            _ => (self.target_t1 - (b1 / b2).max(1.0)).max(0.0),
+        };
+        self.ghosts.push(list, *key);
     }
 
-    /// A resident key is touched: one that is still being written only becomes the most recent of T1.
-    fn touch_resident(&mut self, key: &OffloadKey) {
-        match self.entries.get(key) {
-            Some(Entry { place: Place::T1, state: State::Pending, .. }) => self.move_to(key, Place::T1),
-            Some(Entry { place: Place::T1 | Place::T2, .. }) => self.move_to(key, Place::T2),
-            _ => {}
+    /// Keeps the paper's bounds, |T1| + |B1| by the capacity, all four lists by twice the capacity, once all
+    /// insertions of an offer are done.
+    fn bound_ghosts(&mut self) {
+        if !std::mem::take(&mut self.bounds_due) {
+            return;
         }
+        let capacity = self.capacity as usize;
+        let (t1, t2) = (self.order.len(T1), self.order.len(T2));
+        self.ghosts.trim(T1, capacity.saturating_sub(t1));
+        self.ghosts.trim(T2, (2 * capacity).saturating_sub(t1 + t2 + self.ghosts.len(T1)));
     }
 
-    fn trim_ghosts(&mut self) {
-        for place in [Place::B1, Place::B2] {
-            let capacity = self.capacity as usize;
-            while self.list(place).len > capacity {
-                let oldest =
-                    *self.list(place).order.first_key_value().expect("a ghost list orders all it holds").1;
-                self.take(&oldest);
-            }
-        }
+    fn is_ready(&self, slot: SlotId) -> bool {
+        self.ready[slot.0 as usize]
     }
 }
 
 impl CachePolicy for Arc {
-    fn insert(&mut self, _req: &mut RequestRecency, key: OffloadKey, _end_token: Option<u32>) {
-        let had_ghost = self.missed_ghosts.remove(&key);
-        let was_ghost = self.take(&key).is_some_and(|entry| entry.state == State::Ghost) || had_ghost;
-        let place = if was_ghost && self.ghost_hits == GhostHits::T2 { Place::T2 } else { Place::T1 };
-        self.push(key, place, State::Pending);
+    fn num_slots_max(&self) -> u32 {
+        self.order.capacity()
     }
 
-    fn on_ready(&mut self, key: &OffloadKey) {
-        self.set_state(key, State::Evictable);
-    }
-
-    fn on_pin(&mut self, key: &OffloadKey) {
-        self.set_state(key, State::Pinned);
-    }
-
-    fn on_unpin(&mut self, key: &OffloadKey) {
-        self.set_state(key, State::Evictable);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        self.take(key);
-    }
-
-    fn evict(
+    fn insert(
         &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
+        _req: &mut RequestRecency,
+        slot: SlotId,
+        key: &OffloadKey,
+        _end_token: Option<u32>,
+        _tier: &dyn Residents,
+    ) {
+        let had_ghost = self.missed_ghosts.remove(key);
+        let was_ghost = self.ghosts.remove(key).is_some() || had_ghost;
+        let list = if was_ghost && self.ghost_hits != GhostHits::T1 { T2 } else { T1 };
+        self.ready[slot.0 as usize] = false;
+        self.order.push(list, slot);
+        self.bounds_due = self.ghost_hits == GhostHits::Canonical;
+    }
+
+    fn on_ready(&mut self, slot: SlotId) {
+        self.ready[slot.0 as usize] = true;
+        self.order.wake(slot);
+    }
+
+    fn on_unpin(&mut self, slot: SlotId) {
+        self.order.wake(slot);
+    }
+
+    fn remove(&mut self, slot: SlotId) {
+        self.bound_ghosts();
+        self.order.remove(slot);
+    }
+
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+        self.bound_ghosts();
         let before = victims.len();
-        if count > self.t1.order.len() + self.t2.order.len() {
-            return false;
-        }
         // The target is never negative, and never above a capacity of 32 bits.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
         let target = self.target_t1 as usize;
-        let mut t1_len = self.t1.len;
-        {
-            let mut t1 = self.t1.order.values();
-            let mut t2 = self.t2.order.values();
-            for _ in 0..count {
-                let from_t1 = t1_len >= target;
-                let mut victim = None;
-                for t1_turn in [from_t1, !from_t1] {
-                    victim =
-                        if t1_turn { t1.find(|key| may_evict(key)) } else { t2.find(|key| may_evict(key)) };
-                    if victim.is_some() {
-                        t1_len -= usize::from(t1_turn);
-                        break;
-                    }
-                }
-                let Some(victim) = victim else {
-                    victims.truncate(before);
-                    return false;
-                };
-                victims.push(*victim);
-            }
+        let mut t1_len = self.order.len(T1);
+        let mut scans = [self.order.scan(T1), self.order.scan(T2)];
+        for _ in 0..count {
+            let turns = if t1_len >= target { [T1, T2] } else { [T2, T1] };
+            let victim =
+                turns.into_iter().find_map(|list| Some((list, self.order.next(&mut scans[list], tier)?)));
+            let Some((list, victim)) = victim else {
+                victims.truncate(before);
+                return false;
+            };
+            t1_len -= usize::from(list == T1);
+            victims.push(victim);
         }
-        for key in &victims[before..] {
-            let entry = self.take(key).expect("a victim was just found in a list");
-            let ghosts = if entry.place == Place::T1 { Place::B1 } else { Place::B2 };
-            self.push(*key, ghosts, State::Ghost);
+        for victim in &victims[before..] {
+            let list = self.order.queue_of(*victim).expect("a victim was just found in a list");
+            self.order.remove(*victim);
+            self.ghosts.push(list, tier.key(*victim));
+            self.ghosts.trim(list, self.capacity as usize);
         }
-        self.trim_ghosts();
         true
     }
 
-    fn touch(&mut self, keys: &[OffloadKey]) {
-        for key in keys.iter().rev() {
-            self.touch_resident(key);
-            self.adapt(key);
-        }
-    }
-
-    fn on_store_miss(&mut self, keys: &[OffloadKey]) {
-        self.missed_ghosts.clear();
-        for key in keys.iter().rev() {
-            if self.ghost_hits == GhostHits::T2
-                && self.entries.get(key).is_some_and(|e| e.state == State::Ghost)
-            {
-                self.missed_ghosts.insert(*key);
-            }
-            self.adapt(key);
-        }
-    }
-
-    fn on_request_finished(&mut self, keys: &[KeyAccess]) {
+    fn touch(&mut self, keys: &[KeyAccess], _tier: &dyn Residents) {
+        self.bound_ghosts();
         for access in keys.iter().rev() {
-            match (access.kind, self.entries.get(&access.key).map(|entry| entry.place)) {
-                (_, None | Some(Place::B1 | Place::B2)) => {}
-                (AccessKind::Inserted, Some(place)) => self.move_to(&access.key, place),
-                (AccessKind::Reused, Some(_)) => self.move_to(&access.key, Place::T2),
+            let Some(slot) = access.slot else {
+                self.adapt(&access.key);
+                continue;
+            };
+            // A chunk that is still being written only becomes the most recent of T1.
+            let list = if self.order.queue_of(slot) == Some(T1) && !self.is_ready(slot) { T1 } else { T2 };
+            self.order.push(list, slot);
+        }
+    }
+
+    fn on_store_miss(&mut self, keys: &[KeyAccess], _tier: &dyn Residents) {
+        self.bound_ghosts();
+        self.missed_ghosts.clear();
+        for access in keys.iter().rev() {
+            if self.ghost_hits != GhostHits::T1 && self.ghosts.list_of(&access.key).is_some() {
+                self.missed_ghosts.insert(access.key);
             }
+            self.adapt(&access.key);
+        }
+    }
+
+    fn on_request_finished(&mut self, _req: &mut RequestRecency, keys: &[KeyAccess], _tier: &dyn Residents) {
+        self.bound_ghosts();
+        for access in keys.iter().rev() {
+            let Some(slot) = access.slot else { continue };
+            let Some(list) = self.order.queue_of(slot) else { continue };
+            self.order.push(if access.kind == AccessKind::Reused { T2 } else { list }, slot);
         }
     }
 
     fn clear(&mut self) {
-        *self = Self::new(self.capacity, self.ghost_hits);
+        self.target_t1 = 0.0;
+        self.order.clear();
+        self.ghosts.clear();
+        self.missed_ghosts.clear();
+        self.bounds_due = false;
     }
 }
 

@@ -1,11 +1,8 @@
 //! Least recently used, request by request.
 
-use std::collections::BTreeSet;
+use kvo_core::{OffloadKey, SlotId};
 
-use hashbrown::HashMap;
-use kvo_core::OffloadKey;
-
-use crate::{CachePolicy, KeyAccess, RequestRecency};
+use crate::{CachePolicy, KeyAccess, RequestRecency, Residents, order::Orders};
 
 /// Least recently used, where one request is one access.
 ///
@@ -20,153 +17,112 @@ use crate::{CachePolicy, KeyAccess, RequestRecency};
 /// A key without a position gets a rank of its own at its insertion, and so counts as newer than what its request has
 /// stored before.
 ///
-/// Follows vLLM 0.33. On prefix chains it evicts exactly as leaf-first LRU on a radix tree does. Memory is
-/// proportional to the resident keys; each operation is logarithmic in their number and does not depend on how many
-/// of them are pinned.
-#[derive(Debug, Default)]
+/// Follows vLLM 0.33. On prefix chains it evicts exactly as leaf-first LRU on a radix tree does. Nothing is stranded: a
+/// parent is never less recent than its child. Each operation is constant per chunk, amortised, whatever is pinned;
+/// nothing is allocated once as many chunks and requests were there at a time as ever are.
+#[derive(Debug)]
 pub struct Lru {
-    entries: HashMap<OffloadKey, Entry>,
-    /// The ready and unpinned ones of `entries`, lowest rank first.
-    evictable: BTreeSet<(Rank, OffloadKey)>,
-    next_sequence: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    rank: Rank,
-    evictable: bool,
-}
-
-/// Lower is evicted earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    sequence: u64,
-    /// How near the head of the request that shares the sequence number.
-    headness: u32,
-}
-
-impl Rank {
-    fn new(sequence: u64, end_token: Option<u32>) -> Self {
-        Self { sequence, headness: u32::MAX - end_token.unwrap_or(0) }
-    }
+    order: Orders<1>,
 }
 
 impl Lru {
-    /// An empty policy.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty policy for a tier of `capacity` chunks.
+    pub fn new(capacity: u32) -> Self {
+        Self { order: Orders::new(capacity) }
     }
 
-    fn draw(&mut self) -> u64 {
-        self.next_sequence += 1;
-        self.next_sequence
+    /// Chunks that searches for victims have looked at so far.
+    pub fn visits(&self) -> u64 {
+        self.order.visits()
     }
 
-    fn provisional(&mut self, req: &mut RequestRecency) -> u64 {
-        *req.provisional_rank.get_or_insert_with(|| self.draw())
-    }
-
-    fn set_rank(&mut self, key: &OffloadKey, rank: Rank) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        let old = std::mem::replace(&mut entry.rank, rank);
-        if entry.evictable {
-            self.evictable.remove(&(old, *key));
-            self.evictable.insert((rank, *key));
-        }
-    }
-
-    fn set_evictable(&mut self, key: &OffloadKey, evictable: bool) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        entry.evictable = evictable;
-        if evictable {
-            self.evictable.insert((entry.rank, *key));
-        } else {
-            self.evictable.remove(&(entry.rank, *key));
-        }
+    fn run(&mut self, req: &mut RequestRecency) -> u32 {
+        *req.run.get_or_insert_with(|| self.order.begin_run(0))
     }
 }
 
 impl CachePolicy for Lru {
-    fn insert(&mut self, req: &mut RequestRecency, key: OffloadKey, end_token: Option<u32>) {
-        let sequence = if end_token.is_some() { self.provisional(req) } else { self.draw() };
-        let rank = Rank::new(sequence, end_token);
-        self.remove(&key);
-        self.entries.insert(key, Entry { rank, evictable: false });
+    fn num_slots_max(&self) -> u32 {
+        self.order.capacity()
     }
 
-    fn on_ready(&mut self, key: &OffloadKey) {
-        self.set_evictable(key, true);
-    }
-
-    fn on_pin(&mut self, key: &OffloadKey) {
-        self.set_evictable(key, false);
-    }
-
-    fn on_unpin(&mut self, key: &OffloadKey) {
-        self.set_evictable(key, true);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        if let Some(entry) = self.entries.remove(key) {
-            self.evictable.remove(&(entry.rank, *key));
-        }
-    }
-
-    fn evict(
+    fn insert(
         &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
+        req: &mut RequestRecency,
+        slot: SlotId,
+        _key: &OffloadKey,
+        end_token: Option<u32>,
+        tier: &dyn Residents,
+    ) {
+        match end_token {
+            Some(end_token) => {
+                let run = self.run(req);
+                self.order.push_to_run(run, slot, end_token, tier);
+            }
+            None => self.order.push(0, slot),
+        }
+    }
+
+    fn on_ready(&mut self, slot: SlotId) {
+        self.order.wake(slot);
+    }
+
+    fn on_unpin(&mut self, slot: SlotId) {
+        self.order.wake(slot);
+    }
+
+    fn remove(&mut self, slot: SlotId) {
+        self.order.remove(slot);
+    }
+
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
         let before = victims.len();
-        if count > self.evictable.len() {
-            return false;
+        self.order.sort_runs(tier);
+        let mut scan = self.order.scan(0);
+        for _ in 0..count {
+            let Some(victim) = self.order.next(&mut scan, tier) else {
+                victims.truncate(before);
+                return false;
+            };
+            victims.push(victim);
         }
-        victims.extend(self.evictable.iter().map(|(_, key)| *key).filter(|key| may_evict(key)).take(count));
-        if victims.len() - before < count {
-            victims.truncate(before);
-            return false;
-        }
-        for key in &victims[before..] {
-            self.remove(key);
+        for victim in &victims[before..] {
+            self.order.remove(*victim);
         }
         true
     }
 
-    fn touch(&mut self, keys: &[OffloadKey]) {
-        for key in keys.iter().rev() {
-            if self.entries.contains_key(key) {
-                let sequence = self.draw();
-                self.set_rank(key, Rank::new(sequence, None));
-            }
+    fn touch(&mut self, keys: &[KeyAccess], _tier: &dyn Residents) {
+        for slot in keys.iter().rev().filter_map(|access| access.slot) {
+            self.order.push(0, slot);
         }
     }
 
-    fn on_store_miss(&mut self, _keys: &[OffloadKey]) {}
+    fn on_store_miss(&mut self, _keys: &[KeyAccess], _tier: &dyn Residents) {}
 
-    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess]) {
+    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         for access in keys {
-            let Some(end_token) = access.end_token else { continue };
-            let Some(entry) = self.entries.get(&access.key) else { continue };
-            let old = entry.rank;
-            let rank = Rank::new(self.provisional(req), Some(end_token));
-            if rank > old {
-                self.set_rank(&access.key, rank);
+            let (Some(end_token), Some(slot)) = (access.end_token, access.slot) else { continue };
+            let run = self.run(req);
+            if self.order.is_raised_by_run(slot, run, end_token) {
+                self.order.push_to_run(run, slot, end_token, tier);
             }
         }
     }
 
-    fn on_request_finished(&mut self, keys: &[KeyAccess]) {
-        for access in keys.iter().rev() {
-            if self.entries.contains_key(&access.key) {
-                let sequence = self.draw();
-                self.set_rank(&access.key, Rank::new(sequence, None));
-            }
+    fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
+        let run = req.run.take();
+        let slots = || keys.iter().rev().filter_map(|access| access.slot);
+        if run.is_some_and(|run| self.order.promote_run(run, slots())) {
+            return;
+        }
+        self.touch(keys, tier);
+        if let Some(run) = run {
+            self.order.end_run(run, tier);
         }
     }
 
     fn clear(&mut self) {
-        self.entries.clear();
-        self.evictable.clear();
+        self.order.clear();
     }
 }

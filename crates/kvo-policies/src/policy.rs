@@ -1,6 +1,6 @@
 //! The trait that every eviction policy implements.
 
-use kvo_core::OffloadKey;
+use kvo_core::{OffloadKey, SlotId};
 
 /// How a request met a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,8 +14,10 @@ pub enum AccessKind {
 /// One key of a request's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyAccess {
-    /// The key; it need not be resident any more.
+    /// The key.
     pub key: OffloadKey,
+    /// Its slot, if it is resident now.
+    pub slot: Option<SlotId>,
     /// Its position in the request, if the scheduler gave one.
     pub end_token: Option<u32>,
     /// How the request met it.
@@ -26,127 +28,151 @@ pub struct KeyAccess {
 /// reset generation, and gives it back at every call of that request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestRecency {
-    /// The rank that the request's chunks share until it finishes, once one was drawn. Policies without ranks leave
-    /// it alone.
-    pub provisional_rank: Option<u64>,
+    /// The policy's own number for the request, once it has one. Policies that remember nothing leave it alone.
+    pub run: Option<u32>,
 }
 
-/// Decides which chunks go first. It sees keys only: no bytes, no slots; and it owns no pin.
+/// What the owner of a tier tells a policy about resident chunks.
+pub trait Residents {
+    /// The key in a slot that holds a chunk.
+    fn key(&self, slot: SlotId) -> OffloadKey;
+
+    /// Whether the chunk in `slot` may go now: it is ready, unpinned, and not spared for this call.
+    fn may_evict(&self, slot: SlotId) -> Eviction;
+}
+
+/// Whether a chunk may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Eviction {
+    /// It may.
+    Allowed,
+    /// Not in this call; it is named in the offer that needs the room.
+    Spared,
+    /// Not before the next [`on_ready`](CachePolicy::on_ready) or [`on_unpin`](CachePolicy::on_unpin) of it: it is
+    /// pending or pinned.
+    Held,
+}
+
+/// Decides which chunks go first. It owns no byte and no pin: it knows chunks by the slot they are in, from 0 up to
+/// the capacity it was built for, and their keys where it asks for them.
 ///
-/// The owner of a tier calls it, from one thread, and tells it of every change to the tier: a key is `insert`ed when
-/// its slot is reserved, `on_ready` when its bytes have arrived, `on_pin`ned and `on_unpin`ned at the first pin and
-/// after the last, and `remove`d when its store failed; `evict`ed keys leave without further notice. Keys in an
-/// argument are without repeats. A key that is not resident is skipped wherever the doc does not say otherwise.
+/// The owner of a tier calls it, from one thread, and tells it of every change to the tier: a chunk is `insert`ed when
+/// its slot is reserved, `on_ready` when its bytes have arrived, `on_unpin`ned when its last pin is gone, and
+/// `remove`d when its store failed; `evict`ed chunks leave without further notice. Keys and slots in an argument are
+/// without repeats.
 ///
 /// Six methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
 /// [`on_store_miss`](Self::on_store_miss) and [`on_request_finished`](Self::on_request_finished) then fall back to
-/// [`touch`](Self::touch), and pins are known from what `evict` is told.
+/// [`touch`](Self::touch).
 pub trait CachePolicy: Send {
-    /// A slot was reserved for `key`, for a request whose chunk ends at `end_token`. The key is pending: it is not
-    /// evictable before [`on_ready`](Self::on_ready). A ghost of it is forgotten.
-    fn insert(&mut self, req: &mut RequestRecency, key: OffloadKey, end_token: Option<u32>);
-
-    /// The bytes of `key` have arrived.
-    fn on_ready(&mut self, key: &OffloadKey) {
-        let _ = key;
+    /// How many slots it can tell apart. A tier that has more refuses it.
+    fn num_slots_max(&self) -> u32 {
+        u32::MAX
     }
 
-    /// `key`, ready and unpinned so far, got its first pin.
-    fn on_pin(&mut self, key: &OffloadKey) {
-        let _ = key;
+    /// `slot` was reserved for `key`, for a request whose chunk ends at `end_token`. The chunk is pending: it is held
+    /// until [`on_ready`](Self::on_ready). A ghost of the key is forgotten.
+    fn insert(
+        &mut self,
+        req: &mut RequestRecency,
+        slot: SlotId,
+        key: &OffloadKey,
+        end_token: Option<u32>,
+        tier: &dyn Residents,
+    );
+
+    /// The bytes of the chunk in `slot` have arrived; it is no longer held.
+    fn on_ready(&mut self, slot: SlotId) {
+        let _ = slot;
     }
 
-    /// `key` lost its last pin.
-    fn on_unpin(&mut self, key: &OffloadKey) {
-        let _ = key;
+    /// The chunk in `slot` lost its last pin; it is no longer held.
+    fn on_unpin(&mut self, slot: SlotId) {
+        let _ = slot;
     }
 
-    /// `key` is gone without having been evicted: its store failed. It leaves no ghost.
-    fn remove(&mut self, key: &OffloadKey);
+    /// The chunk in `slot` is gone without having been evicted: its store failed. It leaves no ghost.
+    fn remove(&mut self, slot: SlotId);
 
     /// Appends exactly `count` victims to `victims`, in the order of eviction, and removes them; or changes nothing
     /// and returns `false` if fewer can be had.
     ///
-    /// Only keys for which `may_evict` answers `true` may go: it answers `false` for whatever is pending, pinned or
-    /// spared for this call. A policy that follows the notices above needs to ask only about keys that it holds
-    /// for ready and unpinned.
-    fn evict(
-        &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool;
+    /// A chunk may go only if `tier` says that it is [`Eviction::Allowed`]. One that is [`Eviction::Held`] need not be
+    /// asked about again until a notice of it comes: so that a policy need not visit pinned chunks again and again.
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool;
 
     /// Marks the resident ones of `keys`, listed head to tail, as recently used, the last first: the head ends most
-    /// recent.
-    fn touch(&mut self, keys: &[OffloadKey]);
+    /// recent. A key that is not resident may have a ghost. How the keys were met, and where, does not matter.
+    fn touch(&mut self, keys: &[KeyAccess], tier: &dyn Residents);
 
     /// A request offers `keys`, none of them resident, for the first time; they may have ghosts. Called before
     /// eviction, also when the offer is then refused.
-    fn on_store_miss(&mut self, keys: &[OffloadKey]) {
-        self.touch(keys);
+    fn on_store_miss(&mut self, keys: &[KeyAccess], tier: &dyn Residents) {
+        self.touch(keys, tier);
     }
 
     /// A request meets `keys` for the first time, by a load or an offer. Not all of them are resident.
-    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess]) {
-        let _ = (req, keys);
+    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
+        let _ = (req, keys, tier);
     }
 
     /// A request ends; `keys`, listed head to tail, are what it loaded or offered, each once: one access, however
-    /// long the request ran. To be applied tail first.
-    fn on_request_finished(&mut self, keys: &[KeyAccess]) {
-        let keys: Vec<OffloadKey> = keys.iter().map(|access| access.key).collect();
-        self.touch(&keys);
+    /// long the request ran. To be applied tail first. The policy's number for the request is free again.
+    fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
+        let _ = req;
+        self.touch(keys, tier);
     }
 
-    /// Forgets every key, ghosts included.
+    /// Forgets every chunk, and ghosts.
     fn clear(&mut self);
 }
 
 impl<P: CachePolicy + ?Sized> CachePolicy for Box<P> {
-    fn insert(&mut self, req: &mut RequestRecency, key: OffloadKey, end_token: Option<u32>) {
-        (**self).insert(req, key, end_token);
+    fn num_slots_max(&self) -> u32 {
+        (**self).num_slots_max()
     }
 
-    fn on_ready(&mut self, key: &OffloadKey) {
-        (**self).on_ready(key);
-    }
-
-    fn on_pin(&mut self, key: &OffloadKey) {
-        (**self).on_pin(key);
-    }
-
-    fn on_unpin(&mut self, key: &OffloadKey) {
-        (**self).on_unpin(key);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        (**self).remove(key);
-    }
-
-    fn evict(
+    fn insert(
         &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
-        (**self).evict(count, may_evict, victims)
+        req: &mut RequestRecency,
+        slot: SlotId,
+        key: &OffloadKey,
+        end_token: Option<u32>,
+        tier: &dyn Residents,
+    ) {
+        (**self).insert(req, slot, key, end_token, tier);
     }
 
-    fn touch(&mut self, keys: &[OffloadKey]) {
-        (**self).touch(keys);
+    fn on_ready(&mut self, slot: SlotId) {
+        (**self).on_ready(slot);
     }
 
-    fn on_store_miss(&mut self, keys: &[OffloadKey]) {
-        (**self).on_store_miss(keys);
+    fn on_unpin(&mut self, slot: SlotId) {
+        (**self).on_unpin(slot);
     }
 
-    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess]) {
-        (**self).on_request_access(req, keys);
+    fn remove(&mut self, slot: SlotId) {
+        (**self).remove(slot);
     }
 
-    fn on_request_finished(&mut self, keys: &[KeyAccess]) {
-        (**self).on_request_finished(keys);
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+        (**self).evict(count, tier, victims)
+    }
+
+    fn touch(&mut self, keys: &[KeyAccess], tier: &dyn Residents) {
+        (**self).touch(keys, tier);
+    }
+
+    fn on_store_miss(&mut self, keys: &[KeyAccess], tier: &dyn Residents) {
+        (**self).on_store_miss(keys, tier);
+    }
+
+    fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
+        (**self).on_request_access(req, keys, tier);
+    }
+
+    fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
+        (**self).on_request_finished(req, keys, tier);
     }
 
     fn clear(&mut self) {

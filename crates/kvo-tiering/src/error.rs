@@ -18,6 +18,14 @@ pub enum TieringConfigError {
         /// The limit.
         num_tiers_max: usize,
     },
+    /// A memory tier's policy was built for fewer chunks than the tier holds.
+    #[error("capacity_chunks is {capacity_chunks}, but the policy was built for {policy_slots} chunks")]
+    PolicyTooSmall {
+        /// Chunks of the tier.
+        capacity_chunks: u32,
+        /// What the policy was built for.
+        policy_slots: u32,
+    },
     /// A number that must be at least one is zero.
     #[error("{field} must be at least 1")]
     Zero {

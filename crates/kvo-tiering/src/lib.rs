@@ -42,10 +42,10 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let region = Arc::new(HostRegion::anonymous(&RegionOptions::new(4, 4096))?);
-//! let (tier, mut worker) = MemoryTier::new("far memory", 100, Lru::new(), region.clone())?;
+//! let (tier, mut worker) = MemoryTier::new("far memory", 100, Lru::new(100), region.clone())?;
 //! let start = Instant::now();
 //! let mut manager = TieringManager::new(
-//!     CpuManager::new(CpuOptions::new(4), Lru::new())?,
+//!     CpuManager::new(CpuOptions::new(4), Lru::new(4))?,
 //!     vec![Box::new(tier)],
 //!     TieringOptions::new(4096),
 //!     Box::new(move || start.elapsed()),

@@ -10,12 +10,12 @@ use std::sync::{
     mpsc::{Receiver, Sender, TryRecvError, channel},
 };
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use kvo_core::{
     EventKind, HostMemory, JobId, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
     RequestContext, RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob, TierLookup,
 };
-use kvo_policies::{CachePolicy, Met, RequestAccesses};
+use kvo_policies::{AccessKind, CachePolicy, Eviction, KeyAccess, Met, RequestAccesses, Residents};
 
 use crate::TieringConfigError;
 
@@ -27,9 +27,11 @@ use crate::TieringConfigError;
 #[derive(Debug)]
 pub struct MemoryTier<P> {
     name: Arc<str>,
-    capacity_chunks: usize,
     policy: P,
-    entries: HashMap<OffloadKey, Entry>,
+    index: HashMap<OffloadKey, SlotId>,
+    /// By slot: the chunks that the tier has or is getting. The numbers are this tier's own, for the policy.
+    entries: Vec<Entry>,
+    free: Vec<SlotId>,
     requests: HashMap<RequestId, RequestAccesses>,
     open: HashMap<JobId, OpenJob>,
     events: Vec<OffloadEvent>,
@@ -38,19 +40,44 @@ pub struct MemoryTier<P> {
 }
 
 /// A chunk that the tier has or is getting.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
+    key: OffloadKey,
     ready: bool,
     /// Reads of it that are open.
     reads: u32,
+    /// The last write job that named it.
+    named_by: Option<JobId>,
+}
+
+/// The entries, as the policy sees them in a write job.
+struct View<'a> {
+    entries: &'a [Entry],
+    job: Option<JobId>,
+}
+
+impl Residents for View<'_> {
+    fn key(&self, slot: SlotId) -> OffloadKey {
+        self.entries[slot.0 as usize].key
+    }
+
+    fn may_evict(&self, slot: SlotId) -> Eviction {
+        match self.entries[slot.0 as usize] {
+            Entry { ready: true, reads: 0, named_by, .. } if named_by.is_some() && named_by == self.job => {
+                Eviction::Spared
+            }
+            Entry { ready: true, reads: 0, .. } => Eviction::Allowed,
+            _ => Eviction::Held,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct OpenJob {
     /// Chunks that this job brings.
-    writes: Vec<OffloadKey>,
+    writes: Vec<SlotId>,
     /// Chunks that this job reads.
-    reads: Vec<OffloadKey>,
+    reads: Vec<SlotId>,
     /// Chunks that the tier had, or was getting, when the job was to bring them.
     relies_on: Vec<OffloadKey>,
     /// Chunks that were known to fail at submission.
@@ -84,7 +111,8 @@ impl<P: CachePolicy> MemoryTier<P> {
     /// An empty tier for `capacity_chunks` chunks beside the primary whose slots are in `memory`, and its worker.
     ///
     /// # Errors
-    /// [`TieringConfigError::Zero`] for a capacity of 0.
+    /// [`TieringConfigError::Zero`] for a capacity of 0, [`TieringConfigError::PolicyTooSmall`] for a policy that was
+    /// built for less.
     pub fn new<M: HostMemory + ?Sized>(
         name: &str,
         capacity_chunks: u32,
@@ -94,13 +122,18 @@ impl<P: CachePolicy> MemoryTier<P> {
         if capacity_chunks == 0 {
             return Err(TieringConfigError::Zero { field: "capacity_chunks" });
         }
+        let policy_slots = policy.num_slots_max();
+        if policy_slots < capacity_chunks {
+            return Err(TieringConfigError::PolicyTooSmall { capacity_chunks, policy_slots });
+        }
         let (work, work_receiver) = channel();
         let (results_sender, results) = channel();
         let tier = Self {
             name: name.into(),
-            capacity_chunks: capacity_chunks as usize,
             policy,
-            entries: HashMap::new(),
+            index: HashMap::new(),
+            entries: Vec::new(),
+            free: (0..capacity_chunks).rev().map(SlotId).collect(),
             requests: HashMap::new(),
             open: HashMap::new(),
             events: Vec::new(),
@@ -114,7 +147,7 @@ impl<P: CachePolicy> MemoryTier<P> {
 
     /// Chunks that can be found.
     pub fn num_ready(&self) -> usize {
-        self.entries.values().filter(|entry| entry.ready).count()
+        self.index.values().filter(|slot| self.entries[slot.0 as usize].ready).count()
     }
 
     /// Decides which chunks of a write job to copy, and makes room for them.
@@ -123,43 +156,54 @@ impl<P: CachePolicy> MemoryTier<P> {
         job: &TierJob,
         accesses: &mut RequestAccesses,
     ) -> (OpenJob, Vec<(OffloadKey, SlotId)>) {
-        let named: HashSet<OffloadKey> = job.chunks.iter().map(|chunk| chunk.key).collect();
         let mut open = OpenJob::default();
         let mut copies = Vec::new();
         for chunk in &job.chunks {
-            let known = self.entries.get(&chunk.key);
-            let met = if known.is_some_and(|entry| entry.ready) { Met::Ready } else { Met::Missing };
-            let first = accesses.record(&chunk.key, chunk.end_token, met);
-            self.policy.on_request_access(&mut accesses.recency, first.as_slice());
-            if known.is_some() {
+            if let Some(slot) = self.index.get(&chunk.key) {
+                self.entries[slot.0 as usize].named_by = Some(job.id);
+            }
+        }
+        for chunk in &job.chunks {
+            let slot = self.index.get(&chunk.key).copied();
+            let ready = slot.is_some_and(|slot| self.entries[slot.0 as usize].ready);
+            let met = if ready { Met::Ready } else { Met::Missing };
+            let first = accesses.record(&chunk.key, slot, chunk.end_token, met);
+            let tier = View { entries: &self.entries, job: Some(job.id) };
+            self.policy.on_request_access(&mut accesses.recency, first.as_slice(), &tier);
+            if slot.is_some() {
                 open.relies_on.push(chunk.key);
                 continue;
             }
             if accesses.first_miss(&chunk.key) {
-                self.policy.on_store_miss(&[chunk.key]);
+                let (key, end_token) = (chunk.key, chunk.end_token);
+                let missing = KeyAccess { key, slot: None, end_token, kind: AccessKind::Inserted };
+                self.policy.on_store_miss(&[missing], &tier);
             }
-            if self.entries.len() >= self.capacity_chunks {
-                let entries = &self.entries;
-                let mut victims = Vec::new();
-                let mut may_evict = |key: &OffloadKey| {
-                    !named.contains(key)
-                        && entries.get(key).is_some_and(|entry| entry.ready && entry.reads == 0)
-                };
-                if !self.policy.evict(1, &mut may_evict, &mut victims) {
-                    open.failed.push(chunk.key);
-                    continue;
-                }
-                for victim in victims {
-                    self.entries.remove(&victim);
-                    // The worker ends with the tier, so it is there; work goes to it in order.
-                    let _ = self.work.send(Work::Forget(victim));
-                    push_event(&mut self.events, &self.name, EventKind::Removed, victim);
-                }
+            let mut victims = Vec::new();
+            if self.free.is_empty() && !self.policy.evict(1, &tier, &mut victims) {
+                open.failed.push(chunk.key);
+                continue;
             }
-            self.policy.insert(&mut accesses.recency, chunk.key, chunk.end_token);
-            accesses.record(&chunk.key, chunk.end_token, Met::Stored);
-            self.entries.insert(chunk.key, Entry::default());
-            open.writes.push(chunk.key);
+            for victim in victims {
+                let key = self.entries[victim.0 as usize].key;
+                self.index.remove(&key);
+                self.free.push(victim);
+                // The worker ends with the tier, so it is there; work goes to it in order.
+                let _ = self.work.send(Work::Forget(key));
+                push_event(&mut self.events, &self.name, EventKind::Removed, key);
+            }
+            let slot = self.free.pop().expect("a slot was free or has just been freed");
+            let entry = Entry { key: chunk.key, ready: false, reads: 0, named_by: Some(job.id) };
+            match self.entries.get_mut(slot.0 as usize) {
+                Some(place) => *place = entry,
+                // Slots are first taken in order.
+                None => self.entries.push(entry),
+            }
+            self.index.insert(chunk.key, slot);
+            let tier = View { entries: &self.entries, job: Some(job.id) };
+            self.policy.insert(&mut accesses.recency, slot, &chunk.key, chunk.end_token, &tier);
+            accesses.record(&chunk.key, Some(slot), chunk.end_token, Met::Stored);
+            open.writes.push(slot);
             copies.push((chunk.key, chunk.slot));
         }
         (open, copies)
@@ -174,47 +218,54 @@ impl<P: CachePolicy> MemoryTier<P> {
         let mut open = OpenJob::default();
         let mut copies = Vec::new();
         for chunk in &job.chunks {
-            let Some(entry) = self.entries.get_mut(&chunk.key).filter(|entry| entry.ready) else {
+            let slot = self.index.get(&chunk.key).copied().filter(|slot| self.entries[slot.0 as usize].ready);
+            let Some(slot) = slot else {
                 open.failed.push(chunk.key);
                 continue;
             };
-            entry.reads += 1;
-            if entry.reads == 1 {
-                self.policy.on_pin(&chunk.key);
-            }
-            let first = accesses.record(&chunk.key, chunk.end_token, Met::Ready);
-            self.policy.on_request_access(&mut accesses.recency, first.as_slice());
-            open.reads.push(chunk.key);
+            self.entries[slot.0 as usize].reads += 1;
+            let first = accesses.record(&chunk.key, Some(slot), chunk.end_token, Met::Ready);
+            let tier = View { entries: &self.entries, job: None };
+            self.policy.on_request_access(&mut accesses.recency, first.as_slice(), &tier);
+            open.reads.push(slot);
             copies.push((chunk.key, chunk.slot));
         }
         (open, copies)
     }
 
+    fn commit(&mut self, mut accesses: RequestAccesses) {
+        let mut keys = Vec::new();
+        accesses.take_into(|key, _| self.index.get(key).copied(), |_| None, &mut keys);
+        let tier = View { entries: &self.entries, job: None };
+        self.policy.on_request_finished(&mut accesses.recency, &keys, &tier);
+    }
+
     fn end(&mut self, ended: Ended) -> Option<TierCompletion> {
         let mut open = self.open.remove(&ended.id)?;
-        for key in open.reads {
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.reads -= 1;
-                if entry.reads == 0 {
-                    self.policy.on_unpin(&key);
-                }
+        for slot in open.reads {
+            let entry = &mut self.entries[slot.0 as usize];
+            entry.reads -= 1;
+            if entry.reads == 0 {
+                self.policy.on_unpin(slot);
             }
         }
-        for key in open.writes {
-            if ended.failed.contains(&key) {
-                self.entries.remove(&key);
-                self.policy.remove(&key);
+        for slot in open.writes {
+            let entry = &mut self.entries[slot.0 as usize];
+            if ended.failed.contains(&entry.key) {
+                self.index.remove(&entry.key);
+                self.free.push(slot);
+                self.policy.remove(slot);
             } else {
-                self.entries.entry(key).or_default().ready = true;
-                self.policy.on_ready(&key);
-                push_event(&mut self.events, &self.name, EventKind::Stored, key);
+                entry.ready = true;
+                self.policy.on_ready(slot);
+                push_event(&mut self.events, &self.name, EventKind::Stored, entry.key);
             }
         }
         open.failed.extend(ended.failed);
         // Jobs end in order, so the writes that this one relied on have ended.
-        open.failed.extend(
-            open.relies_on.into_iter().filter(|key| !self.entries.get(key).is_some_and(|entry| entry.ready)),
-        );
+        let is_ready =
+            |key: &OffloadKey| self.index.get(key).is_some_and(|slot| self.entries[slot.0 as usize].ready);
+        open.failed.extend(open.relies_on.into_iter().filter(|key| !is_ready(key)));
         Some(TierCompletion::except(ended.id, open.failed))
     }
 }
@@ -235,14 +286,14 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
 
     fn lookup(&mut self, _req: RequestId, key: &OffloadKey) -> TierLookup {
         // The index is in memory, so the answer is there at once; a tier that has to ask someone answers `Retry`.
-        match self.entries.get(key) {
-            Some(entry) if entry.ready => TierLookup::Hit,
+        match self.index.get(key) {
+            Some(slot) if self.entries[slot.0 as usize].ready => TierLookup::Hit,
             _ => TierLookup::Miss,
         }
     }
 
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
-        // A read may come after the request has finished, and is then no access of anyone.
+        // A read may come after the request has finished: then it is an access of its own.
         let known = self.requests.remove(&job.req);
         let is_known = known.is_some();
         let mut accesses = known.unwrap_or_default();
@@ -252,6 +303,8 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
         };
         if is_known {
             self.requests.insert(job.req, accesses);
+        } else {
+            self.commit(accesses);
         }
         // A job without copies goes to the worker too: it is reported after the writes that it relies on.
         let work = Work::Job { id: job.id, direction: job.direction, chunks: copies };
@@ -275,20 +328,19 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
         }
         // The worker is gone, and every byte with it.
         done.extend(self.open.drain().map(|(id, _)| TierCompletion::failed(id)));
-        for (key, entry) in self.entries.drain() {
-            if entry.ready {
+        for (key, slot) in self.index.drain() {
+            if self.entries[slot.0 as usize].ready {
                 push_event(&mut self.events, &self.name, EventKind::Removed, key);
             }
+            self.free.push(slot);
         }
         self.policy.clear();
         self.requests.values_mut().for_each(|accesses| *accesses = RequestAccesses::default());
     }
 
     fn on_request_finished(&mut self, req: RequestId) {
-        if let Some(mut accesses) = self.requests.remove(&req) {
-            let mut keys = Vec::new();
-            accesses.take_into(|_| None, &mut keys);
-            self.policy.on_request_finished(&keys);
+        if let Some(accesses) = self.requests.remove(&req) {
+            self.commit(accesses);
         }
     }
 

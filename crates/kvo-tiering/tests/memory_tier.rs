@@ -10,7 +10,7 @@ use kvo_core::{
     TierCompletion, TierDirection, TierJob, TierLookup, TierOutcome,
 };
 use kvo_cpu::{HostRegion, RegionOptions};
-use kvo_policies::{CachePolicy, Lru, RequestRecency};
+use kvo_policies::{CachePolicy, Eviction, KeyAccess, Lru, RequestRecency, Residents};
 use kvo_tiering::{MemoryTier, MemoryTierWorker, TieringOptions};
 use support::{
     begin, check_quiet, events, finish, key, keys, load, loaded, lookups, offer, over, store, stored,
@@ -50,7 +50,7 @@ struct Bed<P = Lru> {
 
 impl Bed {
     fn new(capacity_chunks: u32) -> Self {
-        Self::with_policy(capacity_chunks, Lru::new())
+        Self::with_policy(capacity_chunks, Lru::new(capacity_chunks))
     }
 }
 
@@ -188,34 +188,36 @@ fn a_chunk_that_is_being_written_counts_against_the_capacity() {
 
 /// The plainest policy there can be: it is told nothing of pins.
 #[derive(Debug, Default)]
-struct Fifo(Vec<OffloadKey>);
+struct Fifo(Vec<SlotId>);
 
 impl CachePolicy for Fifo {
-    fn insert(&mut self, _: &mut RequestRecency, key: OffloadKey, _: Option<u32>) {
-        self.0.push(key);
-    }
-
-    fn remove(&mut self, key: &OffloadKey) {
-        self.0.retain(|of| of != key);
-    }
-
-    fn evict(
+    fn insert(
         &mut self,
-        count: usize,
-        may_evict: &mut dyn FnMut(&OffloadKey) -> bool,
-        victims: &mut Vec<OffloadKey>,
-    ) -> bool {
-        let chosen: Vec<OffloadKey> =
-            self.0.iter().filter(|key| may_evict(key)).take(count).copied().collect();
+        _: &mut RequestRecency,
+        slot: SlotId,
+        _: &OffloadKey,
+        _: Option<u32>,
+        _: &dyn Residents,
+    ) {
+        self.0.push(slot);
+    }
+
+    fn remove(&mut self, slot: SlotId) {
+        self.0.retain(|of| *of != slot);
+    }
+
+    fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+        let may_go = |slot: &&SlotId| tier.may_evict(**slot) == Eviction::Allowed;
+        let chosen: Vec<SlotId> = self.0.iter().filter(may_go).take(count).copied().collect();
         let enough = chosen.len() == count;
         if enough {
-            self.0.retain(|key| !chosen.contains(key));
+            self.0.retain(|slot| !chosen.contains(slot));
             victims.extend(chosen);
         }
         enough
     }
 
-    fn touch(&mut self, _: &[OffloadKey]) {}
+    fn touch(&mut self, _: &[KeyAccess], _: &dyn Residents) {}
 
     fn clear(&mut self) {
         self.0.clear();
@@ -415,7 +417,8 @@ fn the_worker_runs_on_a_thread_of_its_own_and_ends_with_its_tier() {
 #[test]
 fn chunks_go_through_a_manager_to_the_tier_and_back_with_their_bytes() {
     let region = region(2);
-    let (tier, mut worker) = MemoryTier::new("memory", 6, Lru::new(), region.clone()).expect("valid options");
+    let (tier, mut worker) =
+        MemoryTier::new("memory", 6, Lru::new(6), region.clone()).expect("valid options");
     let mut manager =
         over(2, vec![Box::new(tier)], TieringOptions::new(SLOT_BYTES as u64), ManualClock::default());
     for n in 0..6 {

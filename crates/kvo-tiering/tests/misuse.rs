@@ -19,7 +19,7 @@ use LookupResult::{Hit, HitPending, Miss};
 #[track_caller]
 fn check_config(specs: &[Spec], options: TieringOptions, expected: &TieringConfigError) {
     let (_, tiers) = World::new(specs);
-    let primary = with_policy(2, Lru::new());
+    let primary = with_policy(2, Lru::new(2));
     let made = TieringManager::new(primary, tiers, options, Box::new(ManualClock::default()));
     assert_eq!(&made.expect_err("it cannot be made"), expected);
 }
@@ -60,7 +60,7 @@ fn options_that_must_not_be_zero_are_named() {
 
     let options = kvo_cpu::RegionOptions { prefault_threads: 0, ..kvo_cpu::RegionOptions::new(1, 64) };
     let region = std::sync::Arc::new(kvo_cpu::HostRegion::anonymous(&options).expect("there is memory"));
-    let made = MemoryTier::new("memory", 0, Lru::new(), region);
+    let made = MemoryTier::new("memory", 0, Lru::new(0), region);
     assert_eq!(made.expect_err("it cannot be made"), zero("capacity_chunks"));
 }
 

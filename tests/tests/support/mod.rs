@@ -99,7 +99,8 @@ pub struct OverNvme {
 
 impl OverNvme {
     pub fn new(setup: Setup) -> Self {
-        Self::with_policy(setup, Box::new(Lru::new()))
+        let policy = Box::new(Lru::new(setup.num_slots));
+        Self::with_policy(setup, policy)
     }
 
     pub fn with_policy(setup: Setup, policy: Box<dyn CachePolicy>) -> Self {

@@ -41,7 +41,8 @@ pub struct SteppedMemory {
 
 impl SteppedMemory {
     pub fn new(name: &str, capacity_chunks: u32, memory: Arc<dyn HostMemory>) -> Self {
-        let (tier, worker) = MemoryTier::new(name, capacity_chunks, Lru::new(), memory).unwrap();
+        let (tier, worker) =
+            MemoryTier::new(name, capacity_chunks, Lru::new(capacity_chunks), memory).unwrap();
         Self { tier, worker }
     }
 }

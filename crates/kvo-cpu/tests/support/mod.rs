@@ -2,11 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test program uses its own part")]
 
+pub mod fifo;
 pub mod model;
 #[path = "../../../kvo-policies/tests/support/mod.rs"]
 pub mod policies;
 pub mod strict;
 
+pub use fifo::Fifo;
 use kvo_core::{
     JobToken, LoadJob, LookupResult, OffloadEvent, OffloadKey, OffloadManager, RequestContext, RequestId,
     StoreJob, StoreOutcome, TransferResult,
@@ -17,7 +19,7 @@ pub use policies::{key, key_of, keys};
 
 /// A manager with LRU and no threshold.
 pub fn lru(num_slots: u32) -> CpuManager<Lru> {
-    with_policy(num_slots, Lru::new())
+    with_policy(num_slots, Lru::new(num_slots))
 }
 
 /// A manager without threshold that records events.

@@ -168,6 +168,7 @@ impl Model {
     fn access(&mut self, req: usize, keys: &[OffloadKey]) {
         let access = |key: &OffloadKey| KeyAccess {
             key: *key,
+            slot: self.slot(*key),
             end_token: self.requests[req].positions.get(key).copied(),
             kind: AccessKind::Reused,
         };
@@ -383,8 +384,9 @@ impl Model {
         request.missed.clear();
         let mut keys: Vec<KeyAccess> = Vec::new();
         for (key, kind) in request.met.drain(..) {
+            let slot = self.chunks.iter().find(|chunk| chunk.key == key).map(|chunk| chunk.slot);
             let end_token = request.positions.get(&key).copied();
-            keys.push(KeyAccess { key, end_token, kind: kind.unwrap_or(AccessKind::Inserted) });
+            keys.push(KeyAccess { key, slot, end_token, kind: kind.unwrap_or(AccessKind::Inserted) });
         }
         let without = keys.iter().any(|access| access.end_token.is_none());
         keys.sort_by_key(|access| (access.end_token.filter(|_| !without), access.key.group()));

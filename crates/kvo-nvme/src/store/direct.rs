@@ -3,8 +3,8 @@
 use std::io;
 
 use hashbrown::HashSet;
-use kvo_core::OffloadKey;
-use kvo_policies::{AccessKind, KeyAccess, RequestRecency};
+use kvo_core::{OffloadKey, SlotId};
+use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::NvmeStore;
 use crate::{ChunkError, catalog::Residence, engine::Fault};
@@ -21,20 +21,24 @@ impl NvmeStore {
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
-        let mut recency = RequestRecency::default();
-        let access = |kind| [KeyAccess { key, end_token: None, kind }];
+        let mut accesses = RequestAccesses::default();
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
-            Residence::Valid { .. } => {
+            Residence::Valid { slot, .. } => {
                 self.stats.chunks_present += 1;
-                self.commit(&mut recency, access(AccessKind::Reused));
+                self.commit(&mut accesses, &key, slot, Met::Ready);
                 return Ok(());
             }
             Residence::Absent => {}
         }
-        self.catalog.policy_mut().on_store_miss(&[key]);
+        self.catalog.on_store_miss(&[KeyAccess {
+            key,
+            slot: None,
+            end_token: None,
+            kind: AccessKind::Inserted,
+        }]);
         self.catalog.make_room(1, &HashSet::new(), 0);
-        let Some((slot, tenant)) = self.catalog.begin_write(&mut recency, key, None) else {
+        let Some((slot, tenant)) = self.catalog.begin_write(&mut accesses.recency, key, None) else {
             self.stats.chunks_refused += 1;
             return Err(ChunkError::NoRoom);
         };
@@ -43,7 +47,7 @@ impl NvmeStore {
         result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
         self.stats.write.chunks += 1;
         self.stats.write.bytes += bytes.len() as u64;
-        self.commit(&mut recency, access(AccessKind::Inserted));
+        self.commit(&mut accesses, &key, slot, Met::Stored);
         Ok(())
     }
 
@@ -69,8 +73,7 @@ impl NvmeStore {
         }
         self.stats.read.chunks += 1;
         self.stats.read.bytes += bytes.len() as u64;
-        let access = KeyAccess { key: *key, end_token: None, kind: AccessKind::Reused };
-        self.commit(&mut RequestRecency::default(), [access]);
+        self.commit(&mut RequestAccesses::default(), key, pinned.slot, Met::Ready);
         Ok(true)
     }
 
@@ -80,10 +83,11 @@ impl NvmeStore {
     }
 
     /// One access that begins and ends here.
-    fn commit(&mut self, recency: &mut RequestRecency, access: [KeyAccess; 1]) {
-        let policy = self.catalog.policy_mut();
-        policy.on_request_access(recency, &access);
-        policy.on_request_finished(&access);
+    fn commit(&mut self, accesses: &mut RequestAccesses, key: &OffloadKey, slot: u32, met: Met) {
+        if let Some(access) = accesses.record(key, Some(SlotId(slot)), None, met) {
+            self.catalog.on_request_access(&mut accesses.recency, &[access]);
+        }
+        self.catalog.finish(accesses, &mut self.scratch.accesses);
     }
 }
 

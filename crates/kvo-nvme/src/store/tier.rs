@@ -2,9 +2,9 @@
 
 use kvo_core::{
     JobId, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason, RequestContext,
-    RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
+    RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob, TierLookup,
 };
-use kvo_policies::{Met, RequestAccesses};
+use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::{
     NvmeStore,
@@ -69,6 +69,8 @@ impl SecondaryTier for NvmeStore {
         }
         if is_announced {
             self.requests.insert(req, accesses);
+        } else {
+            self.catalog.finish(&mut accesses, &mut self.scratch.accesses);
         }
         let nothing_to_do = job.is_decided();
         self.jobs.insert(id, job);
@@ -92,8 +94,7 @@ impl SecondaryTier for NvmeStore {
     /// never announced, or is finished already, is no error and changes nothing.
     fn on_request_finished(&mut self, req: RequestId) {
         if let Some(mut accesses) = self.requests.remove(&req) {
-            accesses.take_into(|_| None, &mut self.scratch.accesses);
-            self.catalog.policy_mut().on_request_finished(&self.scratch.accesses);
+            self.catalog.finish(&mut accesses, &mut self.scratch.accesses);
         }
     }
 
@@ -144,7 +145,7 @@ impl NvmeStore {
                     .catalog
                     .begin_write(&mut accesses.recency, chunk.key, chunk.end_token)
                     .expect("room was made");
-                accesses.record(&chunk.key, chunk.end_token, Met::Stored);
+                accesses.record(&chunk.key, Some(SlotId(slot)), chunk.end_token, Met::Stored);
                 job.await_one();
                 let host = chunk.slot;
                 self.scratch.ops.push(Op { job: id, index, host, slot, tenant, action: Action::Write });
@@ -176,7 +177,7 @@ impl NvmeStore {
             if scratch.keys.insert(chunk.key) {
                 match self.catalog.residence(&chunk.key) {
                     Residence::Absent => scratch.absent.push(index),
-                    Residence::Valid { evictable } => num_evictable += u32::from(evictable),
+                    Residence::Valid { evictable, .. } => num_evictable += u32::from(evictable),
                     Residence::Writing(_) => {}
                 }
             }
@@ -191,23 +192,19 @@ impl NvmeStore {
         scratch.accesses.clear();
         scratch.missed.clear();
         for chunk in job.chunks() {
-            let met = match self.catalog.residence(&chunk.key) {
-                Residence::Absent => Met::Missing,
-                Residence::Valid { .. } => Met::Ready,
+            let (met, slot) = match self.catalog.residence(&chunk.key) {
+                Residence::Absent => (Met::Missing, None),
+                Residence::Valid { slot, .. } => (Met::Ready, Some(SlotId(slot))),
                 Residence::Writing(_) => continue,
             };
-            scratch.accesses.extend(accesses.record(&chunk.key, chunk.end_token, met));
+            scratch.accesses.extend(accesses.record(&chunk.key, slot, chunk.end_token, met));
             if met == Met::Missing && accesses.first_miss(&chunk.key) {
-                scratch.missed.push(chunk.key);
+                let (key, end_token) = (chunk.key, chunk.end_token);
+                scratch.missed.push(KeyAccess { key, slot: None, end_token, kind: AccessKind::Inserted });
             }
         }
-        let policy = self.catalog.policy_mut();
-        if !scratch.accesses.is_empty() {
-            policy.on_request_access(&mut accesses.recency, &scratch.accesses);
-        }
-        if !scratch.missed.is_empty() {
-            policy.on_store_miss(&scratch.missed);
-        }
+        self.catalog.on_request_access(&mut accesses.recency, &scratch.accesses);
+        self.catalog.on_store_miss(&scratch.missed);
     }
 
     /// Pins each chunk of a read job that is readable; the others fail at once.
@@ -220,7 +217,8 @@ impl NvmeStore {
                 job.fail_at_once(index);
                 continue;
             };
-            self.scratch.accesses.extend(accesses.record(&chunk.key, chunk.end_token, Met::Ready));
+            let slot = Some(SlotId(pinned.slot));
+            self.scratch.accesses.extend(accesses.record(&chunk.key, slot, chunk.end_token, Met::Ready));
             job.await_one();
             self.scratch.ops.push(Op {
                 job: id,
@@ -231,9 +229,7 @@ impl NvmeStore {
                 action: Action::Read { checksum: pinned.checksum },
             });
         }
-        if !self.scratch.accesses.is_empty() {
-            self.catalog.policy_mut().on_request_access(&mut accesses.recency, &self.scratch.accesses);
-        }
+        self.catalog.on_request_access(&mut accesses.recency, &self.scratch.accesses);
     }
 
     /// Hands the planned ops to the threads.

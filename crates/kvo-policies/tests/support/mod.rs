@@ -1,12 +1,14 @@
 //! What the tests of this crate, and the model test of `kvo-cpu`, share.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test program uses its own part")]
 
+pub mod driven;
 pub mod naive;
 pub mod seeded;
 
+pub use driven::Driven;
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess};
+use kvo_policies::{AccessKind, KeyAccess};
 
 /// Key `n` of group 0.
 pub fn key(n: u64) -> OffloadKey {
@@ -23,14 +25,7 @@ pub fn keys<const N: usize>(numbers: [u64; N]) -> [OffloadKey; N] {
     numbers.map(key)
 }
 
-/// One key of an access.
+/// One key of an access; [`Driven`] fills in its slot.
 pub fn access(key: OffloadKey, end_token: Option<u32>, kind: AccessKind) -> KeyAccess {
-    KeyAccess { key, end_token, kind }
-}
-
-/// Evicts one by one, everything allowed, until nothing is left.
-pub fn drain(policy: &mut (impl CachePolicy + ?Sized)) -> Vec<OffloadKey> {
-    let mut victims = Vec::new();
-    while policy.evict(1, &mut |_| true, &mut victims) {}
-    victims
+    KeyAccess { key, slot: None, end_token, kind }
 }

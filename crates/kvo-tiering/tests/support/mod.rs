@@ -44,7 +44,7 @@ pub fn over(
     options: TieringOptions,
     clock: impl Clock + 'static,
 ) -> TieringManager<Lru> {
-    TieringManager::new(with_policy(num_slots, Lru::new()), tiers, options, Box::new(clock))
+    TieringManager::new(with_policy(num_slots, Lru::new(num_slots)), tiers, options, Box::new(clock))
         .expect("the options are valid")
 }
 

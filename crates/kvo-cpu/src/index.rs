@@ -1,0 +1,362 @@
+//! From keys to slots.
+//!
+//! Buckets of one cache line: twelve entries of an 8-bit tag and a slot. The key itself is compared in the slot's own
+//! entry, so a key that is there costs two cache lines and one that is not costs one. A bucket that is full counts the
+//! keys that had to go on to the next, so a search ends at the first bucket without such a count, and removing a key
+//! leaves nothing behind.
+//!
+//! Placement is keyed by a seed of this table alone: who can choose digests cannot choose buckets.
+
+use std::{collections::TryReserveError, hash::BuildHasher};
+
+use hashbrown::DefaultHashBuilder;
+use kvo_core::{BlockHash, OffloadKey, SlotId};
+
+const WIDTH: usize = 12;
+/// Keys that are looked for together: as many cache lines as a core has under way at a time, about.
+pub(crate) const BATCH: usize = 16;
+const NONE: u32 = u32::MAX;
+
+/// An index of up to as many keys as it was built for. It never allocates after that.
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Vec<Bucket>,
+    /// By how much to shift a hash to get a bucket.
+    shift: u32,
+    /// Random, of this table alone.
+    seed: [u64; 5],
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Bucket {
+    tags: [u8; WIDTH],
+    /// Keys that belong here, or came by from before, and had to go on.
+    passed_on: u32,
+    slots: [u32; WIDTH],
+}
+
+impl Bucket {
+    /// The entries with a tag: the top bit of byte n for entry n, and perhaps of an entry after a true one.
+    fn matches(&self, tag: u8) -> u128 {
+        const LOW: u128 = u128::from_le_bytes([1; 16]);
+        let mut tags = [!tag; 16];
+        tags[..WIDTH].copy_from_slice(&self.tags);
+        let differences = u128::from_le_bytes(tags) ^ (LOW * u128::from(tag));
+        let matches = differences.wrapping_sub(LOW) & !differences & (LOW << 7);
+        matches & (u128::MAX >> (8 * (16 - WIDTH)))
+    }
+}
+
+/// The high and the low half of a product, one over the other.
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are wanted")]
+    let (low, high) = (product as u64, (product >> 64) as u64);
+    low ^ high
+}
+
+const EMPTY: Bucket = Bucket { tags: [0; WIDTH], passed_on: 0, slots: [NONE; WIDTH] };
+
+impl Index {
+    /// Buckets for `capacity` keys, at most half full.
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+        let num_buckets = (capacity as usize * 2).div_ceil(WIDTH).next_power_of_two().max(2);
+        let mut buckets = Vec::new();
+        buckets.try_reserve_exact(num_buckets)?;
+        buckets.resize(num_buckets, EMPTY);
+        let random = DefaultHashBuilder::default();
+        let seed = std::array::from_fn(|index| random.hash_one(index));
+        Ok(Self { buckets, shift: u64::BITS - num_buckets.trailing_zeros(), seed })
+    }
+
+    /// The hash of a key: what the other calls are given, so that it is computed once.
+    pub(crate) fn hash(&self, key: &OffloadKey) -> u64 {
+        let BlockHash(digest) = key.hash();
+        let (words, _) = digest.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(words[index]) ^ self.seed[index];
+        let halves = fold(word(0), word(1)) ^ fold(word(2), word(3)).rotate_left(32);
+        fold(halves ^ u64::from(key.group().0), self.seed[4] | 1)
+    }
+
+    /// The slot of the key with this hash; `is_key` says whether a slot holds it.
+    pub(crate) fn get(&self, hash: u64, is_key: impl Fn(SlotId) -> bool) -> Option<SlotId> {
+        let (mut at, tag) = self.home(hash);
+        loop {
+            let bucket = &self.buckets[at];
+            let mut matches = bucket.matches(tag);
+            while matches != 0 {
+                let slot = bucket.slots[(matches.trailing_zeros() / 8) as usize];
+                if slot != NONE && is_key(SlotId(slot)) {
+                    return Some(SlotId(slot));
+                }
+                matches &= matches - 1;
+            }
+            if bucket.passed_on == 0 {
+                return None;
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// As [`get`](Self::get) for up to [`BATCH`] keys, whose hashes are given and whose slots are written. Their cache
+    /// lines are asked for together: first all buckets, then all entries.
+    pub(crate) fn get_batch(
+        &self,
+        hashes: &[u64],
+        slots: &mut [Option<SlotId>],
+        is_key: impl Fn(usize, SlotId) -> bool,
+    ) {
+        let mut firsts = [NONE; BATCH];
+        for (hash, first) in hashes.iter().zip(&mut firsts) {
+            let (at, tag) = self.home(*hash);
+            let bucket = &self.buckets[at];
+            // Without a match this reads some entry of the bucket; the comparison below then fails.
+            let index = (bucket.matches(tag).trailing_zeros() / 8) as usize % WIDTH;
+            *first = bucket.slots[index];
+        }
+        for (nth, (hash, slot)) in hashes.iter().zip(slots).enumerate() {
+            let first = SlotId(firsts[nth]);
+            *slot = if first.0 != NONE && is_key(nth, first) {
+                Some(first)
+            } else {
+                self.get(*hash, |slot| is_key(nth, slot))
+            };
+        }
+    }
+
+    /// Adds a key that is absent.
+    pub(crate) fn insert(&mut self, hash: u64, slot: SlotId) {
+        let (mut at, tag) = self.home(hash);
+        loop {
+            let bucket = &mut self.buckets[at];
+            if let Some(index) = bucket.slots.iter().position(|slot| *slot == NONE) {
+                bucket.tags[index] = tag;
+                bucket.slots[index] = slot.0;
+                return;
+            }
+            bucket.passed_on += 1;
+            at = self.next(at);
+        }
+    }
+
+    /// Removes a key, which is there, with its slot.
+    pub(crate) fn remove(&mut self, hash: u64, slot: SlotId) {
+        let (mut at, _) = self.home(hash);
+        loop {
+            let bucket = &mut self.buckets[at];
+            if let Some(index) = bucket.slots.iter().position(|found| *found == slot.0) {
+                bucket.slots[index] = NONE;
+                return;
+            }
+            bucket.passed_on = bucket.passed_on.checked_sub(1).expect("a key that went on was counted");
+            at = self.next(at);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.buckets.fill(EMPTY);
+    }
+
+    /// Slots in the index, in time proportional to its capacity.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.iter().flat_map(|bucket| bucket.slots).filter(|slot| *slot != NONE).count()
+    }
+
+    /// The bucket where a key belongs, and its tag.
+    fn home(&self, hash: u64) -> (usize, u8) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the high bits choose a bucket, the low ones are the tag"
+        )]
+        ((hash >> self.shift) as usize, hash as u8)
+    }
+
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.buckets.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use kvo_core::GroupIdx;
+
+    use super::*;
+
+    /// Fills an index with keys that differ in one place of their digest only, and takes them out again.
+    #[track_caller]
+    fn check(make: impl Fn(u32) -> [u8; 32]) {
+        const CAPACITY: u32 = 20_000;
+        let keys: Vec<OffloadKey> =
+            (0..CAPACITY).map(|n| OffloadKey::new(BlockHash(make(n)), GroupIdx(n & 1))).collect();
+        let mut index = Index::new(CAPACITY).unwrap();
+        for (slot, key) in (0..).zip(&keys) {
+            assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
+            let hash = index.hash(key);
+            index.insert(hash, SlotId(slot));
+        }
+        for (slot, key) in (0..).zip(&keys) {
+            assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), Some(SlotId(slot)));
+        }
+        // At half load a bucket of twelve is full once in a hundred or so; who could choose buckets would fill them.
+        let passed_on: u32 = index.buckets.iter().map(|bucket| bucket.passed_on).sum();
+        assert!(passed_on < CAPACITY / 50, "{passed_on} of {CAPACITY} keys are not where they belong");
+        for (slot, key) in (0..CAPACITY).zip(&keys).rev() {
+            let hash = index.hash(key);
+            index.remove(hash, SlotId(slot));
+            assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
+        }
+        assert_eq!(index.len(), 0);
+        assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0), "removing leaves nothing behind");
+    }
+
+    fn with_bytes(at: usize, n: u32) -> [u8; 32] {
+        let mut digest = [0x5a; 32];
+        digest[at..at + 4].copy_from_slice(&n.to_le_bytes());
+        digest
+    }
+
+    #[test]
+    fn digests_that_agree_in_all_but_four_bytes_are_spread_like_any_others() {
+        for at in [0, 4, 13, 28] {
+            check(|n| with_bytes(at, n));
+        }
+        check(|n| with_bytes(8, n.reverse_bits()));
+    }
+
+    #[test]
+    fn two_indexes_place_the_same_keys_differently() {
+        let key = |n| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0));
+        let (a, b) = (Index::new(10_000).unwrap(), Index::new(10_000).unwrap());
+        assert!((0..100).any(|n| a.home(a.hash(&key(n))).0 != b.home(b.hash(&key(n))).0));
+    }
+
+    #[test]
+    fn an_index_can_be_filled_to_its_capacity() {
+        for capacity in [1, 2, 11, 12, 13, 100] {
+            let keys: Vec<OffloadKey> = (0..capacity)
+                .map(|n: u32| OffloadKey::new(BlockHash::from_u64(n.into()), GroupIdx(0)))
+                .collect();
+            let mut index = Index::new(capacity).unwrap();
+            for (slot, key) in (0..).zip(&keys) {
+                let hash = index.hash(key);
+                index.insert(hash, SlotId(slot));
+            }
+            let found = (0..).zip(&keys).all(|(slot, key)| {
+                index.get(index.hash(key), |s| keys[s.0 as usize] == *key) == Some(SlotId(slot))
+            });
+            assert!(found, "all {capacity} are there");
+            index.clear();
+            assert_eq!(index.len(), 0);
+        }
+    }
+    /// Steele, Lea and Flood's split-mix generator.
+    struct Rng(u64);
+
+    impl Rng {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).unwrap()
+        }
+    }
+
+    fn is_key(keys: &[Option<OffloadKey>], slot: SlotId, key: &OffloadKey) -> bool {
+        keys[slot.0 as usize].expect("the slot of a key is in use") == *key
+    }
+
+    /// Keys come and go at random, more and fewer in turn, in slots that are used again for others.
+    #[track_caller]
+    fn check_random(capacity: u32, num_ops: usize, seed: u64) {
+        let mut rng = Rng(seed);
+        let mut index = Index::new(capacity).unwrap();
+        let all: Vec<OffloadKey> = (0..2 * u64::from(capacity))
+            .map(|n| OffloadKey::new(BlockHash::from_u64(n / 2), GroupIdx(u32::from(n % 2 == 0))))
+            .collect();
+        let mut model: HashMap<OffloadKey, SlotId> = HashMap::new();
+        let mut keys: Vec<Option<OffloadKey>> = vec![None; capacity as usize];
+        let mut free: Vec<SlotId> = (0..capacity).map(SlotId).collect();
+        for op in 0..num_ops {
+            let key = all[rng.below(all.len())];
+            let found = index.get(index.hash(&key), |slot| is_key(&keys, slot, &key));
+            assert_eq!(found, model.get(&key).copied(), "operation {op} of seed {seed}");
+            let filling = (op / (2 * capacity as usize)).is_multiple_of(2);
+            match found {
+                Some(slot) if !filling || rng.below(3) == 0 => {
+                    index.remove(index.hash(&key), slot);
+                    model.remove(&key);
+                    keys[slot.0 as usize] = None;
+                    free.push(slot);
+                }
+                None if (filling || rng.below(3) == 0) && !free.is_empty() => {
+                    let slot = free.swap_remove(rng.below(free.len()));
+                    index.insert(index.hash(&key), slot);
+                    model.insert(key, slot);
+                    keys[slot.0 as usize] = Some(key);
+                }
+                _ => {}
+            }
+            if op % (8 * capacity as usize) == 0 {
+                assert_eq!(index.len(), model.len());
+                for key in &all {
+                    let found = index.get(index.hash(key), |slot| is_key(&keys, slot, key));
+                    assert_eq!(found, model.get(key).copied());
+                }
+            }
+            if op % 50_000 == 49_999 {
+                index.clear();
+                model.clear();
+                keys.fill(None);
+                free = (0..capacity).map(SlotId).collect();
+            }
+        }
+        let passed_on: u32 = index.buckets.iter().map(|bucket| bucket.passed_on).sum();
+        for (key, slot) in &model {
+            index.remove(index.hash(key), *slot);
+        }
+        assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0), "{passed_on} were passed on");
+    }
+
+    #[test]
+    fn an_index_equals_a_hash_map() {
+        check_random(1_000, 200_000, 1);
+        for (capacity, seed) in [(1, 2), (2, 3), (11, 4), (12, 5), (13, 6), (60, 7), (192, 8)] {
+            check_random(capacity, 30_000, seed);
+        }
+    }
+
+    /// Far more than a hash function ever puts into one bucket, so that searches go on and round the end.
+    #[test]
+    fn a_full_index_finds_keys_that_went_on_round_its_end() {
+        let capacity = 24;
+        let mut index = Index::new(capacity).unwrap();
+        let last = index.buckets.len() - 1;
+        let keys: Vec<OffloadKey> = (0..)
+            .map(|n| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0)))
+            .filter(|key| index.home(index.hash(key)).0 == last)
+            .take(capacity as usize)
+            .collect();
+        for round in 0..u64::from(capacity) {
+            for (slot, key) in (0..).zip(&keys) {
+                index.insert(index.hash(key), SlotId(slot));
+            }
+            assert_eq!((index.buckets[last].passed_on, index.buckets[0].passed_on), (12, 0));
+            let mut rng = Rng(round);
+            let mut left: Vec<u32> = (0..capacity).collect();
+            while !left.is_empty() {
+                let gone = left.swap_remove(rng.below(left.len()));
+                index.remove(index.hash(&keys[gone as usize]), SlotId(gone));
+                for (slot, key) in (0..).zip(&keys) {
+                    let expected = left.contains(&slot).then_some(SlotId(slot));
+                    assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), expected);
+                }
+            }
+            assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0));
+        }
+    }
+}
