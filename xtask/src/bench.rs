@@ -1,14 +1,25 @@
-//! `cargo xtask bench`: the program `kvo-bench`, built for release.
+//! `cargo xtask bench`: the program `kvo-bench`, built for release; or `kvo-bench-compare`, which is no part of the
+//! workspace.
 
 use std::{
     ffi::OsString,
     process::{Command, ExitCode},
 };
 
-use crate::process::{become_command, cargo_run};
+use crate::process::{become_command, cargo, cargo_run, workspace};
 
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
-    become_command(command(completed(arguments)))
+    match arguments.split_first() {
+        Some((first, rest)) if first == "compare" => become_command(compare(rest)),
+        _ => become_command(command(completed(arguments))),
+    }
+}
+
+/// Beside other projects. Its lock file follows what kvo itself depends on, so it is not held to be up to date.
+fn compare(arguments: &[OsString]) -> Command {
+    let mut command = cargo(["run", "--release", "--quiet", "--manifest-path"]);
+    command.arg(workspace().join("bench/compare/Cargo.toml")).arg("--").args(arguments);
+    command
 }
 
 /// The program with its arguments.

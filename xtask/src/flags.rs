@@ -8,6 +8,7 @@ cargo xtask TASK
 
   bench [ARGUMENTS]  Runs kvo-bench, built for release. Without arguments: replay of synth:4000:42.
                      `cargo xtask bench help` lists its commands, `... replay --help` a command's flags.
+                     `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
   ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches.
   conformance DIR    Replays every scenario file in DIR against the managers.
   tidy               Checks of the sources that no compiler makes.
