@@ -84,16 +84,33 @@ pub struct KeyPositions {
     next: Cell<usize>,
     /// The place of each key in `entries`, once a key had to be searched for.
     places: OnceCell<HashMap<OffloadKey, usize>>,
+    replaced: bool,
 }
 
 impl KeyPositions {
     /// The position of `key`, if the scheduler gave one.
     pub fn end_token(&self, key: &OffloadKey) -> Option<u32> {
-        let is_at = |place: usize| self.entries.get(place).is_some_and(|(at, _)| at == key);
-        let place = [self.next.get(), 0].into_iter().find(|place| is_at(*place));
-        let place = place.or_else(|| self.places().get(key).copied())?;
+        let next = self.next.get();
+        match self.entries.get(next) {
+            Some((at, end_token)) if at == key => {
+                self.next.set(next + 1);
+                Some(*end_token)
+            }
+            _ => self.search(key),
+        }
+    }
+
+    /// The position of a key that is not the next one.
+    fn search(&self, key: &OffloadKey) -> Option<u32> {
+        let is_first = self.entries.first().is_some_and(|(first, _)| first == key);
+        let place = if is_first { 0 } else { *self.places().get(key)? };
         self.next.set(place + 1);
         Some(self.entries[place].1)
+    }
+
+    /// Whether a key was ever given another position than it had.
+    pub fn were_replaced(&self) -> bool {
+        self.replaced
     }
 
     /// How many keys have a position.
@@ -121,7 +138,7 @@ impl KeyPositions {
         for (key, end_token) in positions {
             let place = *places.entry(key).or_insert(self.entries.len());
             match self.entries.get_mut(place) {
-                Some(entry) => entry.1 = end_token,
+                Some(entry) => self.replaced |= std::mem::replace(&mut entry.1, end_token) != end_token,
                 None => self.entries.push((key, end_token)),
             }
         }
@@ -230,7 +247,10 @@ mod tests {
             assert_eq!(request.positions().end_token(&key(u64::from(n))), Some(16 * n));
         }
         assert_eq!(request.positions().end_token(&key(4)), None);
-        request.set_positions([(key(4), 64), (key(2), 80)]);
+        request.set_positions([(key(4), 64), (key(1), 16)]);
+        assert!(!request.positions().were_replaced());
+        request.set_positions([(key(2), 80)]);
+        assert!(request.positions().were_replaced());
         assert_eq!(request.positions().len(), 4);
         let found = [1, 2, 3, 4].map(|n| request.positions().end_token(&key(n)));
         assert_eq!(found, [Some(16), Some(80), Some(48), Some(64)]);

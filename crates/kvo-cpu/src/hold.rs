@@ -79,7 +79,7 @@ impl<P: CachePolicy> CpuManager<P> {
             return None;
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation);
+        let accesses = state.accesses(self.generation, positions);
         let end_token = positions.end_token(key);
         let missing = KeyAccess { key: *key, slot: None, end_token, kind: AccessKind::Inserted };
         let (meeting, first) = accesses.meet(key, None, end_token, Met::Missing);
@@ -93,7 +93,8 @@ impl<P: CachePolicy> CpuManager<P> {
         if self.slots.num_free() == 0 && !self.evict(1, 0) {
             return None;
         }
-        let accesses = req.state_mut::<RequestState>(self.id).0.accesses(self.generation);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation, positions);
         let slot = self.slots.occupy(*key, hash, true);
         self.policy.insert(&mut accesses.recency, slot, key, end_token, &self.slots);
         accesses.store(meeting, slot);

@@ -243,7 +243,7 @@ impl<P: CachePolicy> CpuManager<P> {
             keys = &offer.unique;
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation);
+        let accesses = state.accesses(self.generation, positions);
         self.slots.begin_offer();
         let mut found = Found::default();
         for keys in keys.chunks(BATCH) {
@@ -300,7 +300,8 @@ impl<P: CachePolicy> CpuManager<P> {
             let needed = u32::try_from(needed).unwrap_or(u32::MAX);
             return StoreOutcome::Refused(Refusal { needed, free, evictable });
         }
-        let accesses = req.state_mut::<RequestState>(self.id).0.accesses(self.generation);
+        let (state, positions) = req.state_mut::<RequestState>(self.id);
+        let accesses = state.accesses(self.generation, positions);
         let (mut keys, mut slots) = (Vec::with_capacity(needed), Vec::with_capacity(needed));
         for Candidate { key, hash, end_token, meeting } in &offer.candidates {
             let slot = self.slots.occupy(*key, *hash, false);
@@ -396,7 +397,7 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         self.stats.chunks_loaded += slots.len() as u64;
 
         let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation);
+        let accesses = state.accesses(self.generation, positions);
         self.accesses.clear();
         self.accesses.extend(keys.iter().zip(&slots).filter_map(|(key, slot)| {
             accesses.record(key, Some(*slot), positions.end_token(key), Met::Ready)
@@ -463,7 +464,7 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
         self.check_running(req)?;
         let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation);
+        let accesses = state.accesses(self.generation, positions);
         accesses.take_into(
             |key, slot| self.slots.find_near(key, slot),
             |key| positions.end_token(key),

@@ -324,3 +324,19 @@ fn chunks_that_go_between_lookup_and_load_are_named_and_the_prefix_before_them_s
     manager.reset_cache();
     check_gone(&mut manager, &mut reader, &all[..2], &all[..2]);
 }
+
+/// A scheduler may learn later where a chunk ends. Its chunks are still met, and committed, once.
+#[test]
+fn a_request_whose_positions_change_commits_each_key_once() {
+    let mut manager = CpuManager::new(CpuOptions::new(4), Strict::new(Lru::new(4))).unwrap();
+    let mut req = begin(&mut manager, 1);
+    req.set_positions([(key(1), 16), (key(2), 32), (key(3), 48)]);
+    store(&mut manager, &mut req, &keys([1, 2, 3]));
+    req.set_positions([(key(2), 64)]);
+    // Neither the first of the request nor the one after the last that was met.
+    let load = load(&mut manager, &mut req, &keys([2]));
+    loaded(&mut manager, load.token);
+    finish(&mut manager, &mut req);
+    let committed: Vec<_> = manager.policy().committed.iter().map(|access| access.key).collect();
+    assert_eq!(committed, keys([1, 3, 2]));
+}

@@ -88,6 +88,11 @@ impl RequestAccesses {
         (Meeting { place }, Some(recorded.access(slot)))
     }
 
+    /// Keys may have other positions than when they were met: from now on, no key is new for its position alone.
+    pub fn on_positions_replaced(&mut self) {
+        self.highest = None;
+    }
+
     /// As [`meet`](Self::meet), for whom the first access is enough.
     pub fn record(
         &mut self,
@@ -153,15 +158,16 @@ impl RequestAccesses {
     /// The place of a key, if it was recorded.
     fn find(&mut self, key: &OffloadKey, end_token: Option<u32>) -> Option<usize> {
         let is_at = |place: usize| self.recorded.get(place).is_some_and(|recorded| recorded.key == *key);
-        if let Some(place) = [self.next, 0].into_iter().find(|place| is_at(*place)) {
-            return Some(place);
-        }
-        if self.recorded.is_empty() {
-            return None;
+        if is_at(self.next) {
+            return Some(self.next);
         }
         let position = end_token.map(|end_token| (end_token, key.group()));
-        if self.places.is_none() && self.highest.is_some() && position > self.highest {
+        let is_beyond = self.recorded.is_empty() || (self.highest.is_some() && position > self.highest);
+        if self.places.is_none() && is_beyond {
             return None;
+        }
+        if is_at(0) {
+            return Some(0);
         }
         let recorded = &self.recorded;
         let places = || recorded.iter().enumerate().map(|(place, recorded)| (recorded.key, place)).collect();
@@ -247,5 +253,19 @@ mod tests {
         accesses.take_into(|_, _| None, |key| (*key == self::key(1, 0)).then_some(64), &mut keys);
         let order: Vec<_> = keys.iter().map(|access| (access.key, access.end_token)).collect();
         assert_eq!(order, [(key(2, 0), Some(32)), (key(3, 0), Some(48)), (key(1, 0), Some(64))]);
+    }
+
+    #[test]
+    fn a_key_that_was_given_another_position_is_not_met_anew() {
+        let mut accesses = RequestAccesses::default();
+        for n in 1..=3u32 {
+            accesses.record(&key(n.into(), 0), None, Some(16 * n), Met::Ready);
+        }
+        accesses.on_positions_replaced();
+        assert_eq!(accesses.record(&key(2, 0), None, Some(64), Met::Missing), None);
+        assert!(accesses.record(&key(4, 0), None, Some(80), Met::Missing).is_some());
+        let mut keys = Vec::new();
+        accesses.take_into(|_, _| None, |_| None, &mut keys);
+        assert_eq!(keys.len(), 4);
     }
 }
