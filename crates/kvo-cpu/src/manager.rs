@@ -8,7 +8,7 @@ use kvo_core::{
     LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy, OwnerId, PrefixLookup,
     Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome, TransferResult,
 };
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, Residents};
 
 use crate::{
     ConfigError, CpuOptions, CpuStats,
@@ -38,6 +38,8 @@ pub struct CpuManager<P> {
     /// Only if events are to be recorded.
     events: Option<Vec<OffloadEvent>>,
     offer: Offer,
+    /// The slots of the last prefix that was looked up: what is loaded next, most often.
+    looked_up: Vec<SlotId>,
     victims: Vec<SlotId>,
     evicted: Vec<OffloadKey>,
     accesses: Vec<KeyAccess>,
@@ -109,6 +111,7 @@ impl<P: CachePolicy> CpuManager<P> {
             name: options.name.into(),
             events: options.record_events.then(Vec::new),
             offer: Offer::default(),
+            looked_up: Vec::new(),
             victims: Vec::new(),
             evicted: Vec::new(),
             accesses: Vec::new(),
@@ -318,12 +321,15 @@ impl<P: CachePolicy> CpuManager<P> {
     /// The slots of `keys`, if every one is ready and named once.
     fn ready_slots(&mut self, keys: &[OffloadKey]) -> Result<Vec<SlotId>, LoadError> {
         let mut slots = Vec::with_capacity(keys.len());
+        let is_ready = |(key, slot): &(&OffloadKey, &SlotId)| {
+            self.slots.is_ready(**slot) && self.slots.key(**slot) == **key
+        };
+        slots.extend(keys.iter().zip(&self.looked_up).take_while(is_ready).map(|(_, slot)| *slot));
         let mut found = Found::default();
-        for keys in keys.chunks(BATCH) {
+        for keys in keys[slots.len()..].chunks(BATCH) {
             self.slots.find_batch(keys, &mut found);
-            slots.extend(
-                found.slots[..keys.len()].iter().flatten().filter(|slot| self.slots.is_ready(**slot)),
-            );
+            let found = found.slots[..keys.len()].iter().flatten();
+            slots.extend(found.filter(|slot| self.slots.is_ready(**slot)));
         }
         if slots.len() < keys.len() {
             let seen = &mut self.offer.seen;
@@ -365,20 +371,30 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     }
 
     fn lookup_prefix(&mut self, _req: &mut RequestContext, keys: &[OffloadKey]) -> PrefixLookup {
+        let Self { slots, looked_up, .. } = self;
+        looked_up.clear();
+        let mut take = |slot: Option<SlotId>| match slot {
+            Some(slot) if slots.is_ready(slot) => {
+                looked_up.push(slot);
+                None
+            }
+            Some(slot) => Some(slots.lookup_slot(slot)),
+            None => Some(LookupResult::Miss),
+        };
         // The first key alone decides most lookups that fail.
-        let mut ready = usize::from(keys.first().is_some_and(|key| self.slots.ready(key).is_some()));
-        let mut found = Found::default();
-        while ready > 0 && ready < keys.len() {
-            let batch = &keys[ready..keys.len().min(ready + BATCH)];
-            self.slots.find_batch(batch, &mut found);
-            let is_ready = |slot: &&Option<SlotId>| slot.is_some_and(|slot| self.slots.is_ready(slot));
-            let leading = found.slots[..batch.len()].iter().take_while(is_ready).count();
-            ready += leading;
-            if leading < batch.len() {
-                break;
+        let (first, rest) = keys.split_at(keys.len().min(1));
+        let mut end = first.first().and_then(|key| take(slots.find(key)));
+        if end.is_none() && !rest.is_empty() {
+            let mut found = Found::default();
+            for batch in rest.chunks(BATCH) {
+                slots.find_batch(batch, &mut found);
+                end = found.slots[..batch.len()].iter().find_map(|slot| take(*slot));
+                if end.is_some() {
+                    break;
+                }
             }
         }
-        let end = keys.get(ready).map(|key| self.peek(key));
+        let ready = self.looked_up.len();
         self.stats.lookup_hits += ready as u64;
         match end {
             Some(LookupResult::HitPending) => self.stats.lookup_pending += 1,

@@ -1,8 +1,8 @@
 //! A lookup of a whole prefix against lookups of each key.
 
 use kvo_core::{
-    BlockHash, GroupIdx, LookupResult, OffloadKey, OffloadManager, PrefixLookup, RequestContext, RequestId,
-    StoreOutcome, TransferResult,
+    BlockHash, GroupIdx, LoadError, LookupResult, OffloadKey, OffloadManager, PrefixLookup, RequestContext,
+    RequestId, StoreOutcome, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::Lru;
@@ -62,4 +62,41 @@ fn a_key_that_a_prefix_names_twice_is_found_twice() {
     };
     manager.complete_store(job.token, TransferResult::Done).unwrap();
     assert_eq!(manager.lookup_prefix(&mut req, &[key(1); 40]), PrefixLookup { ready: 40, end: None });
+}
+
+#[test]
+fn a_load_after_a_lookup_pins_what_is_there_by_then() {
+    let mut manager = CpuManager::new(CpuOptions::new(8), Lru::new(8)).unwrap();
+    let keys: Vec<OffloadKey> = (0..8).map(key).collect();
+    let store = |manager: &mut CpuManager<Lru>, id: u64, keys: &[OffloadKey]| {
+        let mut req = RequestContext::new(RequestId(id));
+        req.set_positions((16..).step_by(16).zip(keys).map(|(end_token, key)| (*key, end_token)));
+        let StoreOutcome::Prepared(job) = manager.prepare_store(&mut req, keys).unwrap() else {
+            panic!("there is room");
+        };
+        manager.complete_store(job.token, TransferResult::Done).unwrap();
+        manager.on_request_finished(&mut req).unwrap();
+        job.slots
+    };
+    let slots = store(&mut manager, 1, &keys);
+
+    let mut req = RequestContext::new(RequestId(2));
+    assert_eq!(manager.lookup_prefix(&mut req, &keys), PrefixLookup { ready: 8, end: None });
+    // The tail goes, and other chunks are in its slots.
+    store(&mut manager, 3, &[key(100), key(101)]);
+    let absent = vec![key(6), key(7)];
+    assert_eq!(
+        manager.prepare_load(&mut req, &keys),
+        Err(LoadError::NotReady { absent, pending: Vec::new() }),
+        "slots that were seen are not taken for the chunks that were in them"
+    );
+    assert_eq!(manager.counts().pinned, 0);
+    let job = manager.prepare_load(&mut req, &keys[..6]).unwrap();
+    assert_eq!(job.slots, slots[..6]);
+    let other = manager.prepare_load(&mut req, &[key(3), key(101), key(0)]).unwrap();
+    assert_eq!([other.slots[0], other.slots[2]], [slots[3], slots[0]]);
+    assert_eq!(manager.prepare_load(&mut req, &[key(0), key(0)]), Err(LoadError::Repeated { key: key(0) }));
+    manager.complete_load(job.token).unwrap();
+    manager.complete_load(other.token).unwrap();
+    manager.assert_consistent();
 }
