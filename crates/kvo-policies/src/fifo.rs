@@ -63,20 +63,7 @@ impl CachePolicy for Fifo {
     }
 
     fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
-        let before = victims.len();
-        self.order.sort_runs(tier);
-        let mut scan = self.order.scan(0);
-        for _ in 0..count {
-            let Some(victim) = self.order.next(&mut scan, tier) else {
-                victims.truncate(before);
-                return false;
-            };
-            victims.push(victim);
-        }
-        for victim in &victims[before..] {
-            self.order.remove(*victim);
-        }
-        true
+        self.order.evict(0, count, tier, victims)
     }
 
     fn touch(&mut self, _keys: &[KeyAccess], _tier: &dyn Residents) {}

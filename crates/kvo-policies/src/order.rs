@@ -276,6 +276,30 @@ impl<const Q: usize> Orders<Q> {
         }
     }
 
+    /// Moves the `count` oldest slots of a queue that may be evicted to the end of `victims`, or none of them.
+    pub(crate) fn evict(
+        &mut self,
+        queue: usize,
+        count: usize,
+        tier: &dyn Residents,
+        victims: &mut Vec<SlotId>,
+    ) -> bool {
+        let before = victims.len();
+        self.sort_runs(tier);
+        let mut scan = self.scan(queue);
+        for _ in 0..count {
+            let Some(victim) = self.next(&mut scan, tier) else {
+                victims.truncate(before);
+                return false;
+            };
+            victims.push(victim);
+        }
+        for victim in &victims[before..] {
+            self.remove(*victim);
+        }
+        true
+    }
+
     /// Begins a run at the recent end of a queue.
     pub(crate) fn begin_run(&mut self, queue: usize) -> u32 {
         let queue = u8::try_from(queue).expect("there are few queues");
