@@ -1,7 +1,7 @@
 //! Eviction policies for KV-cache chunks: which chunk goes first when a tier is full.
 //!
-//! A policy sees keys, never bytes or slots, and owns no pin. It does no I/O and has no thread, clock or random
-//! source, so equal calls give equal victims. Tiers are generic over [`CachePolicy`], which is open to policies of
+//! A policy knows chunks by the slots of its tier and asks for their keys; it never sees bytes and owns no pin. It does
+//! no I/O and has no thread, clock or random source, so equal calls give equal victims. Tiers are generic over [`CachePolicy`], which is open to policies of
 //! your own; [`PolicyKind`] names those that are here.
 //!
 //! What makes a KV cache different from other caches is that a chunk is of use only if the whole prefix before it is
