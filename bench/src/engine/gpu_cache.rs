@@ -1,7 +1,7 @@
 //! Which blocks the GPU holds: an LRU over requests, as an engine has.
 
 use hashbrown::HashMap;
-use kvo_core::{BlockId, OffloadKey, SlotId};
+use kvo_core::{BlockId, KeyPositions, OffloadKey, SlotId};
 use kvo_policies::{CachePolicy, Eviction, Lru, Met, RequestAccesses, Residents};
 
 use crate::key;
@@ -89,7 +89,7 @@ impl GpuCache {
         }
         let mut committed = Vec::new();
         let slot = |key: &OffloadKey, _| self.blocks.get(key).map(|id| SlotId(id.0));
-        accesses.take_into(slot, |_| None, &mut committed);
+        accesses.take_into(&KeyPositions::default(), slot, &mut committed);
         self.policy.on_request_finished(&mut accesses.recency, &committed, &self.table);
     }
 }

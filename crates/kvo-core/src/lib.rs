@@ -80,7 +80,7 @@ pub use crate::{
     manager::OffloadManager,
     memory::{HostMemory, SlotAccessError},
     outcome::{LookupResult, OffloadPolicy, PrefixLookup, Refusal, StoreOutcome, TierLookup, TransferResult},
-    request::{KeyPositions, Locality, Medium, RequestContext, TierFilter},
+    request::{KeyPositions, Locality, Medium, Position, RequestContext, TierFilter},
     stats::{ChunkCounts, EdgeStats},
     tier::{
         JobRejected, RejectReason, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,

@@ -72,6 +72,15 @@ impl TierFilter {
     }
 }
 
+/// Where a key of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Its place among the request's keys with a position, in the order in which they were given.
+    pub place: usize,
+    /// The number of prompt and output tokens up to and including the chunk.
+    pub end_token: u32,
+}
+
 /// The end-token position of each key of a request: the number of prompt and output tokens up to and including
 /// the chunk. A key nearer the head has a smaller one.
 ///
@@ -88,27 +97,40 @@ pub struct KeyPositions {
 }
 
 impl KeyPositions {
-    /// The position of `key`, if the scheduler gave one.
+    /// The end token of `key`, if the scheduler gave one.
     pub fn end_token(&self, key: &OffloadKey) -> Option<u32> {
-        let next = self.next.get();
-        match self.entries.get(next) {
+        self.find(key).map(|position| position.end_token)
+    }
+
+    /// The position of `key`, if the scheduler gave one.
+    #[inline]
+    pub fn find(&self, key: &OffloadKey) -> Option<Position> {
+        let place = self.next.get();
+        match self.entries.get(place) {
             Some((at, end_token)) if at == key => {
-                self.next.set(next + 1);
-                Some(*end_token)
+                self.next.set(place + 1);
+                Some(Position { place, end_token: *end_token })
             }
             _ => self.search(key),
         }
     }
 
     /// The position of a key that is not the next one.
-    fn search(&self, key: &OffloadKey) -> Option<u32> {
+    fn search(&self, key: &OffloadKey) -> Option<Position> {
         let is_first = self.entries.first().is_some_and(|(first, _)| first == key);
         let place = if is_first { 0 } else { *self.places().get(key)? };
         self.next.set(place + 1);
-        Some(self.entries[place].1)
+        Some(Position { place, end_token: self.entries[place].1 })
+    }
+
+    /// The keys with their end tokens, in the order in which they were given.
+    #[inline]
+    pub fn entries(&self) -> &[(OffloadKey, u32)] {
+        &self.entries
     }
 
     /// Whether a key was ever given another position than it had.
+    #[inline]
     pub fn were_replaced(&self) -> bool {
         self.replaced
     }
@@ -199,6 +221,7 @@ impl RequestContext {
     /// owner usually needs at the same time.
     ///
     /// An owner keeps one type: a state of another type under the same owner is replaced.
+    #[inline]
     pub fn state_mut<T: Any + Send + Default>(&mut self, owner: OwnerId) -> (&mut T, &KeyPositions) {
         let index =
             self.states.iter().position(|(of, state)| *of == owner && state.is::<T>()).unwrap_or_else(|| {

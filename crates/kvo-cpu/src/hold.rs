@@ -80,12 +80,10 @@ impl<P: CachePolicy> CpuManager<P> {
         }
         let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation, positions);
-        let end_token = positions.end_token(key);
+        let position = positions.find(key);
+        let end_token = position.map(|position| position.end_token);
         let missing = KeyAccess { key: *key, slot: None, end_token, kind: AccessKind::Inserted };
-        let (meeting, first) = accesses.meet(key, None, end_token, Met::Missing);
-        if first.is_some() {
-            self.policy.on_request_access(&mut accesses.recency, &[missing], &self.slots);
-        }
+        let meeting = accesses.meet(key, position, positions, None, Met::Missing);
         if accesses.miss(meeting) {
             self.policy.on_store_miss(&[missing], &self.slots);
         }
@@ -93,9 +91,7 @@ impl<P: CachePolicy> CpuManager<P> {
         if self.slots.num_free() == 0 && !self.evict(1, 0) {
             return None;
         }
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation, positions);
-        let slot = self.slots.occupy(*key, hash, true);
+        let slot = self.slots.occupy(key, hash, true);
         self.policy.insert(&mut accesses.recency, slot, key, end_token, &self.slots);
         accesses.store(meeting, slot);
         Some(self.hold(*key, slot, HoldKind::Promotion))

@@ -13,6 +13,8 @@ use hashbrown::DefaultHashBuilder;
 use kvo_core::{BlockHash, OffloadKey, SlotId};
 
 const WIDTH: usize = 12;
+/// The tag of an entry that is empty; no key has it.
+const NO_TAG: u8 = 0;
 /// Keys that are looked for together: as many cache lines as a core has under way at a time, about.
 pub(crate) const BATCH: usize = 16;
 const NONE: u32 = u32::MAX;
@@ -21,8 +23,6 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Vec<Bucket>,
-    /// By how much to shift a hash to get a bucket.
-    shift: u32,
     /// Random, of this table alone.
     seed: [u64; 5],
 }
@@ -30,22 +30,57 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
+    /// One an entry.
     tags: [u8; WIDTH],
     /// Keys that belong here, or came by from before, and had to go on.
     passed_on: u32,
     slots: [u32; WIDTH],
 }
 
-impl Bucket {
-    /// The entries with a tag: the top bit of byte n for entry n, and perhaps of an entry after a true one.
-    fn matches(&self, tag: u8) -> u128 {
-        const LOW: u128 = u128::from_le_bytes([1; 16]);
-        let mut tags = [!tag; 16];
-        tags[..WIDTH].copy_from_slice(&self.tags);
-        let differences = u128::from_le_bytes(tags) ^ (LOW * u128::from(tag));
-        let matches = differences.wrapping_sub(LOW) & !differences & (LOW << 7);
-        matches & (u128::MAX >> (8 * (16 - WIDTH)))
+/// Entries of a bucket, in no order: bit 8 n stands for entry n, bit 8 n + 1 for entry n + 8.
+struct Entries(u64);
+
+impl Iterator for Entries {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(bit / 8 + 8 * (bit % 2))
     }
+}
+
+impl Bucket {
+    /// The entries with a tag, a true one first, if there is any; others may be among them.
+    #[inline]
+    fn entries(&self, tag: u8) -> Entries {
+        let (first, rest) = self.tags.split_first_chunk().expect("there are more than eight");
+        let last = rest.first_chunk().expect("there are four more");
+        let first = tagged(u64::from_le_bytes(*first), tag);
+        let last = tagged(u32::from_le_bytes(*last).into(), tag) & u64::from(u32::MAX);
+        Entries(first >> 7 | last >> 6)
+    }
+}
+
+/// The top bit of each byte that is `tag`, and perhaps of one above such a byte.
+#[inline]
+fn tagged(bytes: u64, tag: u8) -> u64 {
+    const LOW: u64 = u64::from_le_bytes([1; 8]);
+    let differences = bytes ^ (LOW * u64::from(tag));
+    differences.wrapping_sub(LOW) & !differences & (LOW << 7)
+}
+
+/// What the bucket of a key says of it.
+#[derive(Clone, Copy)]
+enum First {
+    Absent,
+    /// Perhaps this one's.
+    Slot(SlotId),
+    PassedOn,
 }
 
 /// The high and the low half of a product, one over the other.
@@ -56,21 +91,22 @@ fn fold(a: u64, b: u64) -> u64 {
     low ^ high
 }
 
-const EMPTY: Bucket = Bucket { tags: [0; WIDTH], passed_on: 0, slots: [NONE; WIDTH] };
+const EMPTY: Bucket = Bucket { tags: [NO_TAG; WIDTH], passed_on: 0, slots: [NONE; WIDTH] };
 
 impl Index {
     /// Buckets for `capacity` keys, at most half full.
     pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
-        let num_buckets = (capacity as usize * 2).div_ceil(WIDTH).next_power_of_two().max(2);
+        let num_buckets = (capacity as usize * 2).div_ceil(WIDTH).max(2);
         let mut buckets = Vec::new();
         buckets.try_reserve_exact(num_buckets)?;
         buckets.resize(num_buckets, EMPTY);
         let random = DefaultHashBuilder::default();
         let seed = std::array::from_fn(|index| random.hash_one(index));
-        Ok(Self { buckets, shift: u64::BITS - num_buckets.trailing_zeros(), seed })
+        Ok(Self { buckets, seed })
     }
 
     /// The hash of a key: what the other calls are given, so that it is computed once.
+    #[inline]
     pub(crate) fn hash(&self, key: &OffloadKey) -> u64 {
         let BlockHash(digest) = key.hash();
         let (words, _) = digest.as_chunks::<8>();
@@ -84,13 +120,9 @@ impl Index {
         let (mut at, tag) = self.home(hash);
         loop {
             let bucket = &self.buckets[at];
-            let mut matches = bucket.matches(tag);
-            while matches != 0 {
-                let slot = bucket.slots[(matches.trailing_zeros() / 8) as usize];
-                if slot != NONE && is_key(SlotId(slot)) {
-                    return Some(SlotId(slot));
-                }
-                matches &= matches - 1;
+            let slots = bucket.entries(tag).map(|entry| SlotId(bucket.slots[entry]));
+            if let Some(slot) = slots.into_iter().find(|slot| slot.0 != NONE && is_key(*slot)) {
+                return Some(slot);
             }
             if bucket.passed_on == 0 {
                 return None;
@@ -101,38 +133,41 @@ impl Index {
 
     /// As [`get`](Self::get) for up to [`BATCH`] keys, whose hashes are given and whose slots are written. Their cache
     /// lines are asked for together: first all buckets, then all entries.
+    #[inline]
     pub(crate) fn get_batch(
         &self,
         hashes: &[u64],
         slots: &mut [Option<SlotId>],
         is_key: impl Fn(usize, SlotId) -> bool,
     ) {
-        let mut firsts = [NONE; BATCH];
+        let mut firsts = [First::Absent; BATCH];
         for (hash, first) in hashes.iter().zip(&mut firsts) {
             let (at, tag) = self.home(*hash);
             let bucket = &self.buckets[at];
-            // Without a match this reads some entry of the bucket; the comparison below then fails.
-            let index = (bucket.matches(tag).trailing_zeros() / 8) as usize % WIDTH;
-            *first = bucket.slots[index];
+            *first = match bucket.entries(tag).next() {
+                Some(entry) => First::Slot(SlotId(bucket.slots[entry])),
+                None if bucket.passed_on == 0 => First::Absent,
+                None => First::PassedOn,
+            };
         }
-        for (nth, (hash, slot)) in hashes.iter().zip(slots).enumerate() {
-            let first = SlotId(firsts[nth]);
-            *slot = if first.0 != NONE && is_key(nth, first) {
-                Some(first)
-            } else {
-                self.get(*hash, |slot| is_key(nth, slot))
+        for (nth, ((hash, slot), first)) in hashes.iter().zip(slots).zip(firsts).enumerate() {
+            *slot = match first {
+                First::Absent => None,
+                First::Slot(first) if is_key(nth, first) => Some(first),
+                _ => self.get(*hash, |slot| is_key(nth, slot)),
             };
         }
     }
 
     /// Adds a key that is absent.
+    #[inline]
     pub(crate) fn insert(&mut self, hash: u64, slot: SlotId) {
         let (mut at, tag) = self.home(hash);
         loop {
             let bucket = &mut self.buckets[at];
-            if let Some(index) = bucket.slots.iter().position(|slot| *slot == NONE) {
-                bucket.tags[index] = tag;
-                bucket.slots[index] = slot.0;
+            if let Some(entry) = bucket.entries(NO_TAG).next() {
+                bucket.tags[entry] = tag;
+                bucket.slots[entry] = slot.0;
                 return;
             }
             bucket.passed_on += 1;
@@ -141,12 +176,15 @@ impl Index {
     }
 
     /// Removes a key, which is there, with its slot.
+    #[inline]
     pub(crate) fn remove(&mut self, hash: u64, slot: SlotId) {
-        let (mut at, _) = self.home(hash);
+        let (mut at, tag) = self.home(hash);
         loop {
             let bucket = &mut self.buckets[at];
-            if let Some(index) = bucket.slots.iter().position(|found| *found == slot.0) {
-                bucket.slots[index] = NONE;
+            let entry = bucket.entries(tag).find(|entry| bucket.slots[*entry] == slot.0);
+            if let Some(entry) = entry {
+                bucket.tags[entry] = NO_TAG;
+                bucket.slots[entry] = NONE;
                 return;
             }
             bucket.passed_on = bucket.passed_on.checked_sub(1).expect("a key that went on was counted");
@@ -165,16 +203,18 @@ impl Index {
     }
 
     /// The bucket where a key belongs, and its tag.
+    #[inline]
     fn home(&self, hash: u64) -> (usize, u8) {
+        let scaled = u128::from(hash) * self.buckets.len() as u128;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the high bits choose a bucket, the low ones are the tag"
         )]
-        ((hash >> self.shift) as usize, hash as u8)
+        ((scaled >> u64::BITS) as usize, (hash as u8).max(NO_TAG + 1))
     }
 
     fn next(&self, at: usize) -> usize {
-        (at + 1) & (self.buckets.len() - 1)
+        if at + 1 == self.buckets.len() { 0 } else { at + 1 }
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::{HashMap, HashSet, hash_map::Entry};
 use kvo_core::{
-    ChunkCounts, CompleteError, CompleteErrorReason, EventKind, JobId, JobKind, JobToken, LoadError, LoadJob,
-    LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy, OwnerId, PrefixLookup,
-    Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome, TransferResult,
+    ChunkCounts, CompleteError, CompleteErrorReason, EventKind, JobId, JobKind, JobToken, KeyPositions,
+    LoadError, LoadJob, LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy,
+    OwnerId, Position, PrefixLookup, Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob,
+    StoreOutcome, TransferResult,
 };
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, Residents};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, RequestAccesses};
 
 use crate::{
     ConfigError, CpuOptions, CpuStats,
@@ -17,6 +18,9 @@ use crate::{
     slots::{Found, Pin, SlotTable},
     tracker::OfferTracker,
 };
+
+/// How many ended jobs and requests leave their room for others.
+const SPARE_MAX: usize = 64;
 
 /// The primary tier: which chunk is in which slot, in what state, pinned by whom, and in what order to evict.
 ///
@@ -38,6 +42,9 @@ pub struct CpuManager<P> {
     /// Only if events are to be recorded.
     events: Option<Vec<OffloadEvent>>,
     offer: Offer,
+    /// Room that ended jobs and requests have left, for the next ones.
+    spare_slots: Vec<Vec<SlotId>>,
+    spare_accesses: Vec<RequestAccesses>,
     /// The slots of the last prefix that was looked up: what is loaded next, most often.
     looked_up: Vec<SlotId>,
     victims: Vec<SlotId>,
@@ -54,11 +61,12 @@ struct OpenJob {
 /// The keys of one offer, sorted out. Kept between calls for its buffers.
 #[derive(Debug, Default)]
 struct Offer {
-    /// Absent keys that may be stored.
+    /// Absent keys that may be stored, and what else is known of each.
+    missing: Vec<KeyAccess>,
     candidates: Vec<Candidate>,
-    /// Candidates that the request had not missed before.
+    /// Those of them that the request had not missed before, if they are not all.
     first_missing: Vec<KeyAccess>,
-    /// Keys that the request had not met before.
+    /// Ready keys that the request had not met before.
     first_met: Vec<KeyAccess>,
     /// How many of the offer's keys could be evicted, were they not its own.
     spared: usize,
@@ -69,21 +77,32 @@ struct Offer {
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    key: OffloadKey,
     hash: u64,
-    end_token: Option<u32>,
     meeting: Meeting,
+    is_first_miss: bool,
 }
 
 impl Offer {
     fn begin(&mut self) {
-        let Self { candidates, first_missing, first_met, spared, unique, seen } = self;
+        let Self { missing, candidates, first_missing, first_met, spared, unique, seen } = self;
+        missing.clear();
         candidates.clear();
         first_missing.clear();
         first_met.clear();
         *spared = 0;
         unique.clear();
         seen.clear();
+    }
+
+    /// The candidates that the request had not missed before.
+    fn first_missing(&mut self) -> &[KeyAccess] {
+        if self.candidates.iter().all(|candidate| candidate.is_first_miss) {
+            return &self.missing;
+        }
+        let missing = self.missing.iter().zip(&self.candidates);
+        let first = missing.filter_map(|(access, candidate)| candidate.is_first_miss.then_some(*access));
+        self.first_missing.extend(first);
+        &self.first_missing
     }
 }
 
@@ -111,6 +130,8 @@ impl<P: CachePolicy> CpuManager<P> {
             name: options.name.into(),
             events: options.record_events.then(Vec::new),
             offer: Offer::default(),
+            spare_slots: Vec::new(),
+            spare_accesses: Vec::new(),
             looked_up: Vec::new(),
             victims: Vec::new(),
             evicted: Vec::new(),
@@ -156,7 +177,7 @@ impl<P: CachePolicy> CpuManager<P> {
     /// [`RequestError::Finished`] if it is finished here.
     pub fn check_running(&self, req: &RequestContext) -> Result<(), RequestError> {
         match req.state::<RequestState>(self.id) {
-            Some(state) if state.finished => Err(RequestError::Finished { req: req.id() }),
+            Some(state) if state.is_finished() => Err(RequestError::Finished { req: req.id() }),
             _ => Ok(()),
         }
     }
@@ -203,6 +224,7 @@ impl<P: CachePolicy> CpuManager<P> {
             return false;
         }
         assert_eq!(victims.len(), count, "the policy must evict as many as it was asked to");
+        evicted.reserve_exact(count);
         evicted.extend(victims.iter().map(|slot| slots.free_evicted(*slot)));
         self.stats.chunks_evicted += count as u64;
         record(&mut self.events, &self.name, EventKind::Removed, &self.evicted);
@@ -228,102 +250,113 @@ impl<P: CachePolicy> CpuManager<P> {
             CompleteErrorReason::Reset { token: token.generation(), current: self.generation }
         } else if token.kind() != kind {
             CompleteErrorReason::WrongKind
-        } else if self.jobs.get(&token.id()).is_none_or(|job| job.kind != kind) {
-            CompleteErrorReason::NotOpen
+        } else if let Entry::Occupied(job) = self.jobs.entry(token.id())
+            && job.get().kind == kind
+        {
+            return Ok(job.remove().slots);
         } else {
-            return Ok(self.jobs.remove(&token.id()).map(|job| job.slots).unwrap_or_default());
+            CompleteErrorReason::NotOpen
         };
         Err(CompleteError { token, reason })
     }
 
+    /// Keeps the room of a job that has ended.
+    fn keep_room(&mut self, mut slots: Vec<SlotId>) {
+        if self.spare_slots.len() < SPARE_MAX {
+            slots.clear();
+            self.spare_slots.push(slots);
+        }
+    }
+
     /// Sorts an offer's keys out, counts them for the threshold, and records what the request meets.
-    fn sort_out(&mut self, offer: &mut Offer, req: &mut RequestContext, keys: &[OffloadKey]) {
+    fn sort_out(&mut self, accesses: &mut RequestAccesses, positions: &KeyPositions, keys: &[OffloadKey]) {
+        let Self { offer, slots, policy, tracker, stats, store_threshold, .. } = self;
         offer.begin();
         let mut keys = keys;
-        if let Some(tracker) = &mut self.tracker {
+        if let Some(tracker) = tracker {
             offer.unique.extend(keys.iter().filter(|key| offer.seen.insert(**key)));
             tracker.offer(&offer.unique);
             keys = &offer.unique;
         }
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation, positions);
-        self.slots.begin_offer();
+        slots.begin_offer();
         let mut found = Found::default();
         for keys in keys.chunks(BATCH) {
-            self.slots.find_batch(keys, &mut found);
+            slots.find_batch(keys, &mut found);
             for (key, (slot, hash)) in keys.iter().zip(found.slots.into_iter().zip(found.hashes)) {
                 if let Some(slot) = slot {
-                    let repeated = self.slots.name(slot);
-                    if repeated || self.slots.lookup_slot(slot) == LookupResult::HitPending {
+                    let repeated = slots.name(slot);
+                    if repeated || !slots.is_ready(slot) {
                         continue;
                     }
-                    offer.spared += usize::from(self.slots.is_evictable(slot));
-                    offer.first_met.extend(accesses.record(
-                        key,
-                        Some(slot),
-                        positions.end_token(key),
-                        Met::Ready,
-                    ));
+                    offer.spared += usize::from(slots.is_evictable(slot));
+                    let at = positions.find(key);
+                    if accesses.meet(key, at, positions, Some(slot), Met::Ready).is_first() {
+                        offer.first_met.push(reuse(key, slot, at));
+                    }
                     continue;
                 }
-                if self.tracker.as_ref().is_some_and(|tracker| tracker.offers(key) < self.store_threshold) {
-                    self.stats.keys_below_threshold += 1;
+                if tracker.as_ref().is_some_and(|tracker| tracker.offers(key) < *store_threshold) {
+                    stats.keys_below_threshold += 1;
                     continue;
                 }
-                let end_token = positions.end_token(key);
-                let (meeting, first) = accesses.meet(key, None, end_token, Met::Missing);
-                if accesses.name(meeting, self.slots.offer()) {
+                let at = positions.find(key);
+                let meeting = accesses.meet(key, at, positions, None, Met::Missing);
+                if accesses.name(meeting, slots.offer()) {
                     continue;
                 }
-                offer.candidates.push(Candidate { key: *key, hash, end_token, meeting });
-                offer.first_met.extend(first);
-                if accesses.miss(meeting) {
-                    let kind = AccessKind::Inserted;
-                    offer.first_missing.push(KeyAccess { key: *key, slot: None, end_token, kind });
-                }
+                let is_first_miss = accesses.miss(meeting);
+                offer.candidates.push(Candidate { hash, meeting, is_first_miss });
+                let end_token = at.map(|position| position.end_token);
+                offer.missing.push(KeyAccess {
+                    key: *key,
+                    slot: None,
+                    end_token,
+                    kind: AccessKind::Inserted,
+                });
             }
         }
-        self.policy.on_request_access(&mut accesses.recency, &offer.first_met, &self.slots);
-        if !offer.first_missing.is_empty() {
-            self.policy.on_store_miss(&offer.first_missing, &self.slots);
+        if !offer.first_met.is_empty() {
+            policy.on_request_access(&mut accesses.recency, &offer.first_met, slots);
+        }
+        let first_missing = offer.first_missing();
+        if !first_missing.is_empty() {
+            policy.on_store_miss(first_missing, slots);
         }
     }
 
     /// Reserves slots for the candidates of an offer.
-    fn store(&mut self, offer: &Offer, req: &mut RequestContext) -> StoreOutcome {
-        let needed = offer.candidates.len();
+    fn store(&mut self, accesses: &mut RequestAccesses) -> StoreOutcome {
+        let needed = self.offer.candidates.len();
         if needed == 0 {
             return StoreOutcome::NothingToStore;
         }
         let short = needed.saturating_sub(self.slots.num_free());
-        self.evicted.clear();
-        if short > 0 && !self.evict(short, offer.spared) {
+        self.evicted = Vec::new();
+        if short > 0 && !self.evict(short, self.offer.spared) {
             self.stats.offers_refused += 1;
             let ChunkCounts { free, evictable, .. } = self.counts();
             let needed = u32::try_from(needed).unwrap_or(u32::MAX);
             return StoreOutcome::Refused(Refusal { needed, free, evictable });
         }
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation, positions);
-        let (mut keys, mut slots) = (Vec::with_capacity(needed), Vec::with_capacity(needed));
-        for Candidate { key, hash, end_token, meeting } in &offer.candidates {
-            let slot = self.slots.occupy(*key, *hash, false);
-            self.policy.insert(&mut accesses.recency, slot, key, *end_token, &self.slots);
+        let Self { offer, slots: table, policy, spare_slots, .. } = self;
+        let mut slots = spare_slots.pop().unwrap_or_default();
+        for (access, Candidate { hash, meeting, .. }) in offer.missing.iter_mut().zip(&offer.candidates) {
+            let slot = table.occupy(&access.key, *hash, false);
+            policy.insert(&mut accesses.recency, slot, &access.key, access.end_token, table);
             accesses.store(*meeting, slot);
-            keys.push(*key);
             slots.push(slot);
         }
-        let evicted = self.evicted.clone();
-        let token = self.open_job(JobKind::Store, slots.clone());
+        let keys = offer.missing.iter().map(|access| access.key).collect();
+        let evicted = std::mem::take(&mut self.evicted);
+        let of_job = slots.clone();
+        let token = self.open_job(JobKind::Store, of_job);
         StoreOutcome::Prepared(StoreJob { token, keys, slots, evicted })
     }
 
     /// The slots of `keys`, if every one is ready and named once.
     fn ready_slots(&mut self, keys: &[OffloadKey]) -> Result<Vec<SlotId>, LoadError> {
-        let mut slots = Vec::with_capacity(keys.len());
-        let is_ready = |(key, slot): &(&OffloadKey, &SlotId)| {
-            self.slots.is_ready(**slot) && self.slots.key(**slot) == **key
-        };
+        let mut slots = self.spare_slots.pop().unwrap_or_default();
+        let is_ready = |(key, slot): &(&OffloadKey, &SlotId)| self.slots.is_ready_for(**slot, key);
         slots.extend(keys.iter().zip(&self.looked_up).take_while(is_ready).map(|(_, slot)| *slot));
         let mut found = Found::default();
         for keys in keys[slots.len()..].chunks(BATCH) {
@@ -356,7 +389,8 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         if req.state::<RequestState>(self.id).is_some() {
             return Err(RequestError::Known { req: req.id() });
         }
-        req.state_mut::<RequestState>(self.id);
+        let (state, _) = req.state_mut::<RequestState>(self.id);
+        state.begin(self.spare_accesses.pop().unwrap_or_default());
         Ok(OffloadPolicy::ChunkLevel)
     }
 
@@ -405,28 +439,30 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     }
 
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
-        self.check_running(req)?;
+        let (state, positions) = running(req, self.id)?;
         let slots = self.ready_slots(keys)?;
-        for slot in &slots {
-            self.slots.pin(*slot, Pin::Load);
-        }
-        self.stats.chunks_loaded += slots.len() as u64;
-
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
         let accesses = state.accesses(self.generation, positions);
         self.accesses.clear();
-        self.accesses.extend(keys.iter().zip(&slots).filter_map(|(key, slot)| {
-            accesses.record(key, Some(*slot), positions.end_token(key), Met::Ready)
-        }));
+        for (key, slot) in keys.iter().zip(&slots) {
+            self.slots.pin(*slot, Pin::Load);
+            let at = positions.find(key);
+            if accesses.meet(key, at, positions, Some(*slot), Met::Ready).is_first() {
+                self.accesses.push(reuse(key, *slot, at));
+            }
+        }
+        self.stats.chunks_loaded += slots.len() as u64;
         self.policy.on_request_access(&mut accesses.recency, &self.accesses, &self.slots);
-        let token = self.open_job(JobKind::Load, slots.clone());
-        Ok(LoadJob { token, slots })
+        let of_job = slots.clone();
+        let token = self.open_job(JobKind::Load, slots);
+        Ok(LoadJob { token, slots: of_job })
     }
 
     fn complete_load(&mut self, token: JobToken) -> Result<(), CompleteError> {
-        for slot in self.close_job(token, JobKind::Load)? {
-            self.unpin(slot, Pin::Load);
+        let slots = self.close_job(token, JobKind::Load)?;
+        for slot in &slots {
+            self.unpin(*slot, Pin::Load);
         }
+        self.keep_room(slots);
         Ok(())
     }
 
@@ -435,12 +471,10 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         req: &mut RequestContext,
         keys: &[OffloadKey],
     ) -> Result<StoreOutcome, StoreError> {
-        self.check_running(req)?;
-        let mut offer = std::mem::take(&mut self.offer);
-        self.sort_out(&mut offer, req, keys);
-        let outcome = self.store(&offer, req);
-        self.offer = offer;
-        Ok(outcome)
+        let (state, positions) = running(req, self.id)?;
+        let accesses = state.accesses(self.generation, positions);
+        self.sort_out(accesses, positions, keys);
+        Ok(self.store(accesses))
     }
 
     fn complete_store(&mut self, token: JobToken, result: TransferResult) -> Result<(), CompleteError> {
@@ -453,16 +487,17 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
             TransferResult::Failed => EventKind::Discarded,
         };
         let mut keys = Vec::new();
-        for slot in slots {
+        for slot in &slots {
             let key = match result {
-                TransferResult::Done => self.make_ready(slot),
-                TransferResult::Failed => self.fail(slot),
+                TransferResult::Done => self.make_ready(*slot),
+                TransferResult::Failed => self.fail(*slot),
             };
             if self.events.is_some() {
                 keys.push(key);
             }
         }
         self.record(kind, &keys);
+        self.keep_room(slots);
         Ok(())
     }
 
@@ -478,18 +513,20 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     }
 
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
-        self.check_running(req)?;
-        let (state, positions) = req.state_mut::<RequestState>(self.id);
-        let accesses = state.accesses(self.generation, positions);
-        accesses.take_into(
-            |key, slot| self.slots.find_near(key, slot),
-            |key| positions.end_token(key),
-            &mut self.accesses,
-        );
-        if !self.accesses.is_empty() {
-            self.policy.on_request_finished(&mut accesses.recency, &self.accesses, &self.slots);
+        let (state, positions) = running(req, self.id)?;
+        let mut accesses = state.finish(self.generation, positions);
+        let in_order = accesses.in_order(positions);
+        if !in_order.is_some_and(|summary| self.policy.commit_run(&mut accesses.recency, summary)) {
+            let locate = |key: &OffloadKey, slot| self.slots.find_near(key, slot);
+            accesses.take_into(positions, locate, &mut self.accesses);
+            if !self.accesses.is_empty() {
+                self.policy.on_request_finished(&mut accesses.recency, &self.accesses, &self.slots);
+            }
         }
-        state.finished = true;
+        if self.spare_accesses.len() < SPARE_MAX {
+            accesses.clear();
+            self.spare_accesses.push(accesses);
+        }
         Ok(())
     }
 
@@ -528,6 +565,22 @@ impl<P> fmt::Debug for CpuManager<P> {
             .field("open_jobs", &self.jobs.len())
             .finish_non_exhaustive()
     }
+}
+
+/// The state of a request that is not finished here, and its positions.
+fn running(
+    req: &mut RequestContext,
+    id: OwnerId,
+) -> Result<(&mut RequestState, &KeyPositions), RequestError> {
+    let of = req.id();
+    let (state, positions) = req.state_mut::<RequestState>(id);
+    if state.is_finished() { Err(RequestError::Finished { req: of }) } else { Ok((state, positions)) }
+}
+
+/// The access to a key that is ready in `slot`.
+fn reuse(key: &OffloadKey, slot: SlotId, at: Option<Position>) -> KeyAccess {
+    let end_token = at.map(|position| position.end_token);
+    KeyAccess { key: *key, slot: Some(slot), end_token, kind: AccessKind::Reused }
 }
 
 fn record(events: &mut Option<Vec<OffloadEvent>>, tier: &Arc<str>, kind: EventKind, keys: &[OffloadKey]) {

@@ -32,6 +32,7 @@ pub(crate) struct SlotTable {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Slot {
     /// Of the chunk in the slot, if there is one.
     key: OffloadKey,
@@ -106,6 +107,7 @@ impl SlotTable {
     }
 
     /// The hashes and slots of up to [`BATCH`] chunks, looked for together.
+    #[inline]
     pub(crate) fn find_batch(&self, keys: &[OffloadKey], found: &mut Found) {
         for (key, hash) in keys.iter().zip(&mut found.hashes) {
             *hash = self.hash(key);
@@ -137,8 +139,16 @@ impl SlotTable {
     }
 
     /// Whether the chunk in a slot is ready.
+    #[inline]
     pub(crate) fn is_ready(&self, slot: SlotId) -> bool {
         matches!(self.state(slot), SlotState::Ready { .. })
+    }
+
+    /// Whether a slot holds the chunk with this key, and it is ready.
+    #[inline]
+    pub(crate) fn is_ready_for(&self, slot: SlotId, key: &OffloadKey) -> bool {
+        let slot = &self.slots[slot.0 as usize];
+        matches!(slot.state, SlotState::Ready { .. }) && slot.key == *key
     }
 
     /// The slot of a ready chunk.
@@ -167,11 +177,13 @@ impl SlotTable {
 
     /// Marks the chunk in `slot` as named in the current offer, so that it is not evicted for it; says whether it was
     /// already.
+    #[inline]
     pub(crate) fn name(&mut self, slot: SlotId) -> bool {
         std::mem::replace(&mut self.slots[slot.0 as usize].offer, self.offer) == self.offer
     }
 
     /// Whether the chunk in `slot` is ready and unpinned.
+    #[inline]
     pub(crate) fn is_evictable(&self, slot: SlotId) -> bool {
         self.state(slot) == SlotState::Ready { pins: 0, holds: 0 }
     }
@@ -181,16 +193,18 @@ impl SlotTable {
     }
 
     /// Takes a free slot for an absent key. There must be one.
-    pub(crate) fn occupy(&mut self, key: OffloadKey, hash: u64, held: bool) -> SlotId {
+    #[inline]
+    pub(crate) fn occupy(&mut self, key: &OffloadKey, hash: u64, held: bool) -> SlotId {
         let slot = self.free.pop().expect("the caller made sure that a slot is free");
         self.slots[slot.0 as usize] =
-            Slot { key, state: SlotState::Pending { held }, offer: self.offer, hash };
+            Slot { key: *key, state: SlotState::Pending { held }, offer: self.offer, hash };
         self.index.insert(hash, slot);
         self.pending += 1;
         slot
     }
 
     /// A pending chunk has arrived.
+    #[inline]
     pub(crate) fn make_ready(&mut self, slot: SlotId) -> OffloadKey {
         let key = self.pending_key(slot);
         self.set_state(slot, SlotState::Ready { pins: 0, holds: 0 });
@@ -208,6 +222,7 @@ impl SlotTable {
     }
 
     /// Pins a ready chunk.
+    #[inline]
     pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) {
         let (pins, holds) = self.ready_pins(slot);
         let state = match pin {
@@ -219,6 +234,7 @@ impl SlotTable {
     }
 
     /// Takes one pin off a chunk; says whether that was its last.
+    #[inline]
     pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) -> bool {
         let (pins, holds) = self.ready_pins(slot);
         let state = match (pin, pins, holds) {
@@ -233,11 +249,12 @@ impl SlotTable {
     }
 
     /// Frees the slot of a chunk that a policy chose to evict.
+    #[inline]
     pub(crate) fn free_evicted(&mut self, slot: SlotId) -> OffloadKey {
+        let Slot { key, hash, .. } = self.slots[slot.0 as usize];
         let eviction = self.may_evict(slot);
-        assert_eq!(eviction, Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
-        let key = self.slots[slot.0 as usize].key;
-        self.index.remove(self.slots[slot.0 as usize].hash, slot);
+        assert!(eviction == Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
+        self.index.remove(hash, slot);
         self.release_slot(slot);
         key
     }
@@ -364,12 +381,19 @@ impl Residents for SlotTable {
         self.slots[slot.0 as usize].key
     }
 
+    #[inline]
     fn may_evict(&self, slot: SlotId) -> Eviction {
-        let Slot { state, offer, .. } = self.slots[slot.0 as usize];
+        let Slot { state, offer, .. } = &self.slots[slot.0 as usize];
         match state {
-            SlotState::Ready { pins: 0, holds: 0 } if offer == self.offer => Eviction::Spared,
+            SlotState::Ready { pins: 0, holds: 0 } if *offer == self.offer => Eviction::Spared,
             SlotState::Ready { pins: 0, holds: 0 } => Eviction::Allowed,
             _ => Eviction::Held,
+        }
+    }
+
+    fn may_evict_each(&self, slots: &[SlotId], answers: &mut [Eviction]) {
+        for (slot, answer) in slots.iter().zip(answers) {
+            *answer = self.may_evict(*slot);
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::{fmt, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
-use kvo_core::{EventKind, Medium, OffloadEvent, OffloadKey, SlotId};
+use kvo_core::{EventKind, KeyPositions, Medium, OffloadEvent, OffloadKey, SlotId};
 use kvo_policies::{CachePolicy, Eviction, KeyAccess, RequestAccesses, RequestRecency, Residents};
 
 use crate::{
@@ -155,7 +155,8 @@ impl Catalog {
 
     /// A request ends: commits what it met.
     pub(crate) fn finish(&mut self, accesses: &mut RequestAccesses, keys: &mut Vec<KeyAccess>) {
-        accesses.take_into(|key, _| self.index.get(key).map(|slot| SlotId(*slot)), |_| None, keys);
+        let locate = |key: &OffloadKey, _| self.index.get(key).map(|slot| SlotId(*slot));
+        accesses.take_into(&KeyPositions::default(), locate, keys);
         let tier = Tier { slots: &self.slots, spared: None };
         self.policy.on_request_finished(&mut accesses.recency, keys, &tier);
     }

@@ -1,9 +1,9 @@
 //! What one request meets, recorded while it runs and committed once.
 
 use hashbrown::HashMap;
-use kvo_core::{GroupIdx, OffloadKey, SlotId};
+use kvo_core::{GroupIdx, KeyPositions, OffloadKey, Position, SlotId};
 
-use crate::{AccessKind, KeyAccess, RequestRecency};
+use crate::{AccessKind, KeyAccess, RequestRecency, RunSummary};
 
 /// The accesses of one request at one tier: each key once, however often the request meets it.
 ///
@@ -11,29 +11,47 @@ use crate::{AccessKind, KeyAccess, RequestRecency};
 /// [`take_into`](Self::take_into) lists to [`CachePolicy::on_request_finished`](crate::CachePolicy::on_request_finished)
 /// when the request finishes.
 ///
-/// A request meets its keys in order, again and again from the head. Keys are therefore expected where the last one
-/// left off, and a key beyond all positions met so far is new without a search.
+/// A request meets its keys in order, again and again from the head. As long as it does so in the order of its
+/// [`KeyPositions`], a key's place there is its place here, and no key is kept or compared. From the first key on that is
+/// out of turn or has no position, the keys are kept; they are then expected where the last one left off, and one
+/// beyond all positions met so far is new without a search.
 #[derive(Debug, Default)]
 pub struct RequestAccesses {
     /// What the policy remembers of the request.
     pub recency: RequestRecency,
     recorded: Vec<Recorded>,
-    /// Where the next key probably is in `recorded`.
-    next: usize,
-    /// The largest position and group so far, unless a key had no position.
-    highest: Option<(u32, GroupIdx)>,
-    /// The place of each key in `recorded`, once a key had to be searched for.
-    places: Option<HashMap<OffloadKey, usize>>,
+    /// How many of them are reuses.
+    num_reused: usize,
+    keys: Keys,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
-    key: OffloadKey,
     slot: Option<SlotId>,
-    end_token: Option<u32>,
+    named: u32,
     met: Met,
     missed: bool,
-    named: u32,
+}
+
+/// The keys of what is recorded.
+#[derive(Debug)]
+enum Keys {
+    /// Those of the request's positions, from this place on.
+    InOrder {
+        first_place: usize,
+    },
+    Kept(KeptKeys),
+}
+
+#[derive(Debug, Default)]
+struct KeptKeys {
+    keys: Vec<(OffloadKey, Option<u32>)>,
+    /// Where the next key probably is.
+    next: usize,
+    /// The largest position and group so far, unless a key had no position.
+    highest: Option<(u32, GroupIdx)>,
+    /// The place of each key, once a key had to be searched for.
+    places: Option<HashMap<OffloadKey, usize>>,
 }
 
 /// How a request has met a key so far.
@@ -51,49 +69,29 @@ pub enum Met {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
     place: usize,
+    is_first: bool,
+}
+
+impl Meeting {
+    /// Whether the request had not met the key before.
+    #[inline]
+    pub fn is_first(self) -> bool {
+        self.is_first
+    }
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::InOrder { first_place: 0 }
+    }
 }
 
 impl RequestAccesses {
     /// The request meets `key`, at `end_token` if that is known, in `slot` if it is resident; returns the access with
-    /// it if it is the first.
+    /// it if it is the first. For tiers to whom a request is only what they are told of its keys.
     ///
     /// Once met ready, a key stays a reuse, also if it is evicted and the request stores it again; once stored, it
     /// stays an insertion, also if the request reads it again. A position that was missing is filled in.
-    pub fn meet(
-        &mut self,
-        key: &OffloadKey,
-        slot: Option<SlotId>,
-        end_token: Option<u32>,
-        met: Met,
-    ) -> (Meeting, Option<KeyAccess>) {
-        if let Some(place) = self.find(key, end_token) {
-            self.next = place + 1;
-            let recorded = &mut self.recorded[place];
-            recorded.slot = slot.or(recorded.slot);
-            recorded.end_token = recorded.end_token.or(end_token);
-            if recorded.met == Met::Missing {
-                recorded.met = met;
-            }
-            return (Meeting { place }, None);
-        }
-        let place = self.recorded.len();
-        let position = end_token.map(|end_token| (end_token, key.group()));
-        self.highest = if place == 0 { position } else { self.highest.zip(position).map(|(a, b)| a.max(b)) };
-        if let Some(places) = &mut self.places {
-            places.insert(*key, place);
-        }
-        let recorded = Recorded { key: *key, slot, end_token, met, missed: false, named: 0 };
-        self.recorded.push(recorded);
-        self.next = place + 1;
-        (Meeting { place }, Some(recorded.access(slot)))
-    }
-
-    /// Keys may have other positions than when they were met: from now on, no key is new for its position alone.
-    pub fn on_positions_replaced(&mut self) {
-        self.highest = None;
-    }
-
-    /// As [`meet`](Self::meet), for whom the first access is enough.
     pub fn record(
         &mut self,
         key: &OffloadKey,
@@ -101,22 +99,52 @@ impl RequestAccesses {
         end_token: Option<u32>,
         met: Met,
     ) -> Option<KeyAccess> {
-        self.meet(key, slot, end_token, met).1
+        let meeting = self.keep(None).meet(key, end_token);
+        self.note(meeting, slot, met);
+        let kind = self.recorded[meeting.place].kind();
+        meeting.is_first.then_some(KeyAccess { key: *key, slot, end_token, kind })
+    }
+
+    /// As [`record`](Self::record), of a request whose positions are known; `at` is what they say of the key.
+    #[inline]
+    pub fn meet(
+        &mut self,
+        key: &OffloadKey,
+        at: Option<Position>,
+        positions: &KeyPositions,
+        slot: Option<SlotId>,
+        met: Met,
+    ) -> Meeting {
+        let meeting = match self.meet_in_order(at) {
+            Some(meeting) => meeting,
+            None => self.keep(Some(positions)).meet(key, at.map(|position| position.end_token)),
+        };
+        self.note(meeting, slot, met);
+        meeting
+    }
+
+    /// Keys may have other positions than when they were met: from now on, no key is new for its position alone.
+    pub fn on_positions_replaced(&mut self) {
+        if let Keys::Kept(keys) = &mut self.keys {
+            keys.highest = None;
+        }
     }
 
     /// Whether this is the first time that the request misses a key that it has met: the moment at which a policy
     /// learns from its ghosts.
+    #[inline]
     pub fn miss(&mut self, meeting: Meeting) -> bool {
         !std::mem::replace(&mut self.recorded[meeting.place].missed, true)
     }
 
     /// As [`miss`](Self::miss), by key; a key that was never met is not missed.
     pub fn first_miss(&mut self, key: &OffloadKey) -> bool {
-        let Some(place) = self.find(key, None) else { return false };
-        self.miss(Meeting { place })
+        let Some(place) = self.keep(None).find(key, None) else { return false };
+        self.miss(Meeting { place, is_first: false })
     }
 
     /// The request stores a key that it has met, into `slot`.
+    #[inline]
     pub fn store(&mut self, meeting: Meeting, slot: SlotId) {
         let recorded = &mut self.recorded[meeting.place];
         recorded.slot = Some(slot);
@@ -126,27 +154,54 @@ impl RequestAccesses {
     }
 
     /// Marks a key that was met as named in the offer of this number, which is not 0; says whether it was already.
+    #[inline]
     pub fn name(&mut self, meeting: Meeting, offer: u32) -> bool {
         std::mem::replace(&mut self.recorded[meeting.place].named, offer) == offer
+    }
+
+    /// What there is to commit, if all of it was met in the order of the request's positions, and none of these was
+    /// ever replaced.
+    pub fn in_order(&self, positions: &KeyPositions) -> Option<RunSummary> {
+        let is_in_order = matches!(self.keys, Keys::InOrder { .. }) && !positions.were_replaced();
+        (is_in_order && !self.recorded.is_empty())
+            .then_some(RunSummary { num_keys: self.recorded.len(), num_reused: self.num_reused })
     }
 
     /// Moves what was recorded into `keys`, listed head to tail: by position, then group, if every key has a
     /// position; else group by group, each in the order of recording.
     ///
-    /// `locate` knows where a key is now, and is told where it was last met. `end_token` knows positions that were
-    /// given since a key was recorded; they replace older ones.
+    /// `locate` knows where a key is now, and is told where it was last met. `positions` are the request's own, if it
+    /// has any; those given since a key was recorded replace older ones.
     pub fn take_into(
         &mut self,
+        positions: &KeyPositions,
         locate: impl Fn(&OffloadKey, Option<SlotId>) -> Option<SlotId>,
-        end_token: impl Fn(&OffloadKey) -> Option<u32>,
         keys: &mut Vec<KeyAccess>,
     ) {
         keys.clear();
-        keys.extend(self.recorded.drain(..).map(|recorded| {
-            let access = recorded.access(locate(&recorded.key, recorded.slot));
-            KeyAccess { end_token: end_token(&access.key).or(access.end_token), ..access }
-        }));
-        (self.next, self.highest, self.places) = (0, None, None);
+        let access = |recorded: &Recorded, key: &OffloadKey, end_token| KeyAccess {
+            key: *key,
+            slot: locate(key, recorded.slot),
+            end_token,
+            kind: recorded.kind(),
+        };
+        match &self.keys {
+            Keys::InOrder { first_place } => {
+                let entries = &positions.entries()[*first_place..];
+                keys.extend(
+                    self.recorded
+                        .iter()
+                        .zip(entries)
+                        .map(|(recorded, (key, end_token))| access(recorded, key, Some(*end_token))),
+                );
+            }
+            Keys::Kept(kept) => {
+                keys.extend(self.recorded.iter().zip(&kept.keys).map(|(recorded, (key, end_token))| {
+                    access(recorded, key, positions.end_token(key).or(*end_token))
+                }));
+            }
+        }
+        self.clear_keys();
         let position = |access: &KeyAccess| (access.end_token, access.key.group());
         if keys.iter().any(|access| access.end_token.is_none()) {
             keys.sort_by_key(|access| access.key.group());
@@ -155,44 +210,139 @@ impl RequestAccesses {
         }
     }
 
+    /// Forgets everything, but keeps its room for the next request.
+    pub fn clear(&mut self) {
+        self.recency = RequestRecency::default();
+        self.clear_keys();
+    }
+
+    fn clear_keys(&mut self) {
+        self.recorded.clear();
+        self.num_reused = 0;
+        self.keys = Keys::default();
+    }
+
+    /// Meets a key whose place among the positions says where it was recorded, or is the next.
+    #[inline]
+    fn meet_in_order(&mut self, at: Option<Position>) -> Option<Meeting> {
+        let Keys::InOrder { first_place } = &mut self.keys else { return None };
+        let Position { place, .. } = at?;
+        let len = self.recorded.len();
+        if len == 0 {
+            *first_place = place;
+        }
+        let place = place.checked_sub(*first_place)?;
+        (place <= len).then_some(Meeting { place, is_first: place == len })
+    }
+
+    #[inline]
+    fn note(&mut self, meeting: Meeting, slot: Option<SlotId>, met: Met) {
+        if meeting.is_first {
+            self.num_reused += usize::from(met == Met::Ready);
+            self.recorded.push(Recorded { slot, named: 0, met, missed: false });
+            return;
+        }
+        let recorded = &mut self.recorded[meeting.place];
+        recorded.slot = slot.or(recorded.slot);
+        if recorded.met == Met::Missing {
+            recorded.met = met;
+            self.num_reused += usize::from(met == Met::Ready);
+        }
+    }
+
+    /// Keeps the keys from now on.
+    fn keep(&mut self, positions: Option<&KeyPositions>) -> &mut KeptKeys {
+        if let Keys::InOrder { first_place } = self.keys {
+            let mut kept = KeptKeys::default();
+            let entries = positions.map_or(&[][..], KeyPositions::entries);
+            for (key, end_token) in entries.iter().skip(first_place).take(self.recorded.len()) {
+                kept.add(key, Some(*end_token));
+            }
+            assert_eq!(
+                kept.keys.len(),
+                self.recorded.len(),
+                "keys met by position must have their positions"
+            );
+            if positions.is_some_and(KeyPositions::were_replaced) {
+                kept.highest = None;
+            }
+            self.keys = Keys::Kept(kept);
+        }
+        match &mut self.keys {
+            Keys::Kept(kept) => kept,
+            Keys::InOrder { .. } => unreachable!("they have just been kept"),
+        }
+    }
+}
+
+impl KeptKeys {
+    fn meet(&mut self, key: &OffloadKey, end_token: Option<u32>) -> Meeting {
+        let found = self.find(key, end_token);
+        let place = found.unwrap_or(self.keys.len());
+        match found {
+            Some(place) => {
+                let (_, known) = &mut self.keys[place];
+                *known = known.or(end_token);
+            }
+            None => self.add(key, end_token),
+        }
+        self.next = place + 1;
+        Meeting { place, is_first: found.is_none() }
+    }
+
+    fn add(&mut self, key: &OffloadKey, end_token: Option<u32>) {
+        let place = self.keys.len();
+        let position = end_token.map(|end_token| (end_token, key.group()));
+        self.highest = if place == 0 { position } else { self.highest.zip(position).map(|(a, b)| a.max(b)) };
+        if let Some(places) = &mut self.places {
+            places.insert(*key, place);
+        }
+        self.keys.push((*key, end_token));
+    }
+
     /// The place of a key, if it was recorded.
     fn find(&mut self, key: &OffloadKey, end_token: Option<u32>) -> Option<usize> {
-        let is_at = |place: usize| self.recorded.get(place).is_some_and(|recorded| recorded.key == *key);
+        let is_at = |place: usize| self.keys.get(place).is_some_and(|(at, _)| at == key);
         if is_at(self.next) {
             return Some(self.next);
         }
         let position = end_token.map(|end_token| (end_token, key.group()));
-        let is_beyond = self.recorded.is_empty() || (self.highest.is_some() && position > self.highest);
+        let is_beyond = self.keys.is_empty() || (self.highest.is_some() && position > self.highest);
         if self.places.is_none() && is_beyond {
             return None;
         }
         if is_at(0) {
             return Some(0);
         }
-        let recorded = &self.recorded;
-        let places = || recorded.iter().enumerate().map(|(place, recorded)| (recorded.key, place)).collect();
+        let keys = &self.keys;
+        let places = || keys.iter().enumerate().map(|(place, (key, _))| (*key, place)).collect();
         self.places.get_or_insert_with(places).get(key).copied()
     }
 }
 
 impl Recorded {
-    fn access(self, slot: Option<SlotId>) -> KeyAccess {
-        let kind = match self.met {
+    fn kind(&self) -> AccessKind {
+        match self.met {
             Met::Ready => AccessKind::Reused,
             Met::Missing | Met::Stored => AccessKind::Inserted,
-        };
-        KeyAccess { key: self.key, slot, end_token: self.end_token, kind }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kvo_core::{BlockHash, GroupIdx};
+    use kvo_core::{BlockHash, RequestContext, RequestId};
 
     use super::*;
 
     fn key(n: u64, group: u32) -> OffloadKey {
         OffloadKey::new(BlockHash::from_u64(n), GroupIdx(group))
+    }
+
+    fn positions(entries: impl IntoIterator<Item = (OffloadKey, u32)>) -> KeyPositions {
+        let mut request = RequestContext::new(RequestId(1));
+        request.set_positions(entries);
+        request.positions().clone()
     }
 
     #[track_caller]
@@ -202,9 +352,9 @@ mod tests {
             accesses.record(key, None, *end_token, Met::Ready);
         }
         let mut keys = Vec::new();
-        accesses.take_into(|_, _| None, |_| None, &mut keys);
+        accesses.take_into(&KeyPositions::default(), |_, _| None, &mut keys);
         assert_eq!(keys.iter().map(|access| access.key).collect::<Vec<_>>(), expected);
-        accesses.take_into(|_, _| None, |_| None, &mut keys);
+        accesses.take_into(&KeyPositions::default(), |_, _| None, &mut keys);
         assert!(keys.is_empty(), "an access is committed once");
     }
 
@@ -223,7 +373,7 @@ mod tests {
             assert_eq!(accesses.record(&key(1, 0), None, None, *met).is_some(), index == 0);
         }
         let mut keys = Vec::new();
-        accesses.take_into(|_, _| None, |_| None, &mut keys);
+        accesses.take_into(&KeyPositions::default(), |_, _| None, &mut keys);
         assert_eq!(keys, [KeyAccess { key: key(1, 0), slot: None, end_token: None, kind: expected }]);
     }
 
@@ -250,7 +400,7 @@ mod tests {
             accesses.record(&key(n.into(), 0), None, Some(16 * n), Met::Stored);
         }
         let mut keys = Vec::new();
-        accesses.take_into(|_, _| None, |key| (*key == self::key(1, 0)).then_some(64), &mut keys);
+        accesses.take_into(&positions([(key(1, 0), 64)]), |_, _| None, &mut keys);
         let order: Vec<_> = keys.iter().map(|access| (access.key, access.end_token)).collect();
         assert_eq!(order, [(key(2, 0), Some(32)), (key(3, 0), Some(48)), (key(1, 0), Some(64))]);
     }
@@ -265,7 +415,7 @@ mod tests {
         assert_eq!(accesses.record(&key(2, 0), None, Some(64), Met::Missing), None);
         assert!(accesses.record(&key(4, 0), None, Some(80), Met::Missing).is_some());
         let mut keys = Vec::new();
-        accesses.take_into(|_, _| None, |_| None, &mut keys);
+        accesses.take_into(&KeyPositions::default(), |_, _| None, &mut keys);
         assert_eq!(keys.len(), 4);
     }
 }

@@ -109,7 +109,7 @@ pub use crate::{
     fifo::Fifo,
     kind::{PolicyKind, PolicyNameError},
     lru::Lru,
-    policy::{AccessKind, CachePolicy, Eviction, KeyAccess, RequestRecency, Residents},
+    policy::{AccessKind, CachePolicy, Eviction, KeyAccess, RequestRecency, Residents, RunSummary},
     s3fifo::{S3Fifo, S3FifoOptions},
     slru::Slru,
 };

@@ -2,7 +2,7 @@
 
 use kvo_core::{OffloadKey, SlotId};
 
-use crate::{CachePolicy, KeyAccess, RequestRecency, Residents, order::Orders};
+use crate::{CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary, order::Orders};
 
 /// Least recently used, where one request is one access.
 ///
@@ -46,6 +46,7 @@ impl CachePolicy for Lru {
         self.order.capacity()
     }
 
+    #[inline]
     fn insert(
         &mut self,
         req: &mut RequestRecency,
@@ -63,14 +64,17 @@ impl CachePolicy for Lru {
         }
     }
 
+    #[inline]
     fn on_ready(&mut self, slot: SlotId) {
         self.order.wake(slot);
     }
 
+    #[inline]
     fn on_unpin(&mut self, slot: SlotId) {
         self.order.wake(slot);
     }
 
+    #[inline]
     fn remove(&mut self, slot: SlotId) {
         self.order.remove(slot);
     }
@@ -107,6 +111,15 @@ impl CachePolicy for Lru {
         if let Some(run) = run {
             self.order.end_run(run, tier);
         }
+    }
+
+    /// A request's run holds nothing but keys that it met, so it holds them all if it has as many.
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        let is_promoted = req.run.is_some_and(|run| self.order.promote_run_of(run, summary.num_keys));
+        if is_promoted {
+            req.run = None;
+        }
+        is_promoted
     }
 
     fn clear(&mut self) {

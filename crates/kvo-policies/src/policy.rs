@@ -32,6 +32,15 @@ pub struct RequestRecency {
     pub run: Option<u32>,
 }
 
+/// What a request that met its keys in the order of their positions has to commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunSummary {
+    /// How many keys it met.
+    pub num_keys: usize,
+    /// How many of them were ready when it met them; it stored the others, or asked for them in vain.
+    pub num_reused: usize,
+}
+
 /// What the owner of a tier tells a policy about resident chunks.
 pub trait Residents {
     /// The key in a slot that holds a chunk.
@@ -39,6 +48,14 @@ pub trait Residents {
 
     /// Whether the chunk in `slot` may go now: it is ready, unpinned, and not spared for this call.
     fn may_evict(&self, slot: SlotId) -> Eviction;
+
+    /// As [`may_evict`](Self::may_evict) of each of `slots`; one answer a slot, written to `answers`. For a table that
+    /// can look at many at once: their states are likely to be far apart in memory.
+    fn may_evict_each(&self, slots: &[SlotId], answers: &mut [Eviction]) {
+        for (slot, answer) in slots.iter().zip(answers) {
+            *answer = self.may_evict(*slot);
+        }
+    }
 }
 
 /// Whether a chunk may be evicted.
@@ -61,7 +78,7 @@ pub enum Eviction {
 /// `remove`d when its store failed; `evict`ed chunks leave without further notice. Keys and slots in an argument are
 /// without repeats.
 ///
-/// Six methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
+/// Seven methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
 /// [`on_store_miss`](Self::on_store_miss) and [`on_request_finished`](Self::on_request_finished) then fall back to
 /// [`touch`](Self::touch).
 pub trait CachePolicy: Send {
@@ -111,7 +128,7 @@ pub trait CachePolicy: Send {
         self.touch(keys, tier);
     }
 
-    /// A request meets `keys` for the first time, by a load or an offer. Not all of them are resident.
+    /// A request meets `keys` for the first time, by a load or an offer. Those that are not resident may be left out.
     fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         let _ = (req, keys, tier);
     }
@@ -121,6 +138,16 @@ pub trait CachePolicy: Send {
     fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         let _ = req;
         self.touch(keys, tier);
+    }
+
+    /// As [`on_request_finished`](Self::on_request_finished), if the policy can do without the list of keys; else
+    /// changes nothing and returns `false`, and is given the list.
+    ///
+    /// The request met each of its keys, which all have a position, in the order of the positions; they were never
+    /// replaced. Where a policy knows by itself which chunks these were, a finish need not look at every one.
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        let _ = (req, summary);
+        false
     }
 
     /// Forgets every chunk, and ghosts.
@@ -173,6 +200,10 @@ impl<P: CachePolicy + ?Sized> CachePolicy for Box<P> {
 
     fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         (**self).on_request_finished(req, keys, tier);
+    }
+
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        (**self).commit_run(req, summary)
     }
 
     fn clear(&mut self) {

@@ -12,8 +12,9 @@ use std::sync::{
 
 use hashbrown::HashMap;
 use kvo_core::{
-    EventKind, HostMemory, JobId, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
-    RequestContext, RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob, TierLookup,
+    EventKind, HostMemory, JobId, JobRejected, KeyPositions, Medium, OffloadEvent, OffloadKey, OffloadPolicy,
+    RejectReason, RequestContext, RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob,
+    TierLookup,
 };
 use kvo_policies::{AccessKind, CachePolicy, Eviction, KeyAccess, Met, RequestAccesses, Residents};
 
@@ -235,7 +236,7 @@ impl<P: CachePolicy> MemoryTier<P> {
 
     fn commit(&mut self, mut accesses: RequestAccesses) {
         let mut keys = Vec::new();
-        accesses.take_into(|key, _| self.index.get(key).copied(), |_| None, &mut keys);
+        accesses.take_into(&KeyPositions::default(), |key, _| self.index.get(key).copied(), &mut keys);
         let tier = View { entries: &self.entries, job: None };
         self.policy.on_request_finished(&mut accesses.recency, &keys, &tier);
     }

@@ -26,7 +26,7 @@ pub struct Model {
     events: Vec<(EventKind, Vec<OffloadKey>)>,
     pub requests: Vec<Request>,
     stats: CpuStats,
-    /// Keys that requests met, or missed, for the first time, all together.
+    /// Keys that requests met resident, or missed, for the first time, all together.
     pub first: (usize, usize),
     /// The accesses of the last request that finished with any.
     pub committed: Vec<KeyAccess>,
@@ -172,7 +172,7 @@ impl Model {
             end_token: self.requests[req].positions.get(key).copied(),
             kind: AccessKind::Reused,
         };
-        let accesses: Vec<_> = keys.iter().map(access).collect();
+        let accesses: Vec<_> = keys.iter().map(access).filter(|access| access.slot.is_some()).collect();
         self.first.0 += accesses.len();
         self.policy.access(req, &accesses);
     }

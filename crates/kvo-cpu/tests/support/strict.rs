@@ -6,7 +6,7 @@ use std::{
 };
 
 use kvo_core::{OffloadKey, SlotId};
-use kvo_policies::{CachePolicy, Eviction, KeyAccess, RequestRecency, Residents};
+use kvo_policies::{CachePolicy, Eviction, KeyAccess, RequestRecency, Residents, RunSummary};
 
 /// Panics when its owner breaks the contract of [`CachePolicy`].
 #[derive(Debug)]
@@ -21,8 +21,11 @@ pub struct Strict<P> {
     pub met: usize,
     /// Keys given to `on_store_miss`, all together.
     pub missed: usize,
-    /// Keys of the last finish.
+    /// Whether the policy may commit a request without the list of its keys.
+    pub takes_runs: bool,
+    /// Keys of the last finish; or what was said of them, if the policy could do without.
     pub committed: Vec<KeyAccess>,
+    pub committed_run: Option<RunSummary>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +65,15 @@ impl<P> Strict<P> {
             asked_of_held: 0,
             met: 0,
             missed: 0,
+            takes_runs: true,
             committed: Vec::new(),
+            committed_run: None,
         }
+    }
+
+    /// How many keys the last finish committed.
+    pub fn num_committed(&self) -> usize {
+        self.committed_run.map_or(self.committed.len(), |run| run.num_keys)
     }
 
     #[track_caller]
@@ -165,6 +175,7 @@ impl<P: CachePolicy> CachePolicy for Strict<P> {
 
     fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         self.check_keys(keys);
+        assert!(keys.iter().all(|access| access.slot.is_some()), "keys that are met are resident");
         self.met += keys.len();
         self.inner.on_request_access(req, keys, tier);
     }
@@ -172,8 +183,22 @@ impl<P: CachePolicy> CachePolicy for Strict<P> {
     fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         self.check_keys(keys);
         self.committed = keys.to_vec();
+        self.committed_run = None;
         self.inner.on_request_finished(req, keys, tier);
         assert_eq!(*req, RequestRecency::default(), "nothing is kept of a finished request");
+    }
+
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        assert!(summary.num_keys > 0 && summary.num_reused <= summary.num_keys, "{summary:?}");
+        let before = *req;
+        let is_committed = self.takes_runs && self.inner.commit_run(req, summary);
+        if is_committed {
+            self.committed_run = Some(summary);
+            assert_eq!(*req, RequestRecency::default(), "nothing is kept of a finished request");
+        } else {
+            assert_eq!(*req, before, "what cannot be done changes nothing");
+        }
+        is_committed
     }
 
     fn clear(&mut self) {

@@ -69,6 +69,7 @@ struct Pair {
     /// Slots that a scan has to look at.
     waiting: Vec<bool>,
     num_ops: usize,
+    num_promoted: usize,
 }
 
 impl Pair {
@@ -80,6 +81,7 @@ impl Pair {
             runs: Vec::new(),
             waiting: vec![false; capacity],
             num_ops: 0,
+            num_promoted: 0,
         }
     }
 
@@ -141,6 +143,43 @@ impl Pair {
         self.waiting[slot.0 as usize] = true;
     }
 
+    /// The slots of a run with their positions, oldest first.
+    fn in_run(&self, run: u32) -> Vec<(u32, SlotId)> {
+        let of = |item: &Item| match item {
+            Item::Run { run: of, slots } if *of == run => {
+                Some(slots.iter().map(|(Reverse(end_token), _, slot)| (*end_token, *slot)).collect())
+            }
+            _ => None,
+        };
+        self.queues.iter().flatten().find_map(of).unwrap()
+    }
+
+    /// Ends a run at the recent end, if [`Orders`] can do that as it stands.
+    fn promote_run(&mut self, run: u32, rng: &mut Rng) {
+        let queue = self.orders.runs[run as usize].queue as usize;
+        let slots = self.in_run(run);
+        let is_promoted = match rng.below(4) {
+            0 => {
+                assert!(!self.orders.promote_run_of(run, slots.len() + 1), "too few");
+                false
+            }
+            1 => {
+                let done = self.orders.promote_run(run, slots.iter().rev().map(|(_, slot)| *slot));
+                assert!(!done || slots.len() == 1, "in the wrong order");
+                done
+            }
+            2 => self.orders.promote_run_of(run, slots.len()),
+            _ => self.orders.promote_run(run, slots.iter().map(|(_, slot)| *slot)),
+        };
+        if is_promoted {
+            assert!(slots.windows(2).all(|pair| pair[0].0 >= pair[1].0), "a run in order");
+            self.runs.retain(|of| *of != run);
+            self.queues[queue].retain(|item| !matches!(item, Item::Run { run: of, .. } if *of == run));
+            self.queues[queue].extend(slots.iter().map(|(_, slot)| Item::Slot(*slot)));
+            self.num_promoted += 1;
+        }
+    }
+
     fn end_run(&mut self, run: u32) {
         self.orders.end_run(run, &self.tier);
         self.runs.retain(|of| *of != run);
@@ -173,10 +212,11 @@ impl Pair {
 
     /// Looks for `counts` victims in each queue, the two scans in turns, and removes them if all were found. Each look
     /// must be one that was needed.
-    fn scan(&mut self, counts: [usize; QUEUES]) {
+    fn scan(&mut self, counts: [usize; QUEUES], asks_ahead: bool) {
         self.orders.sort_runs(&self.tier);
         let visits = self.orders.visits();
-        let mut scans = [self.orders.scan(0), self.orders.scan(1)];
+        let ahead = |queue: usize| if asks_ahead { counts[queue] } else { 1 };
+        let mut scans = [0, 1].map(|queue| self.orders.scan_for(queue, ahead(queue)));
         let (mut found, mut dry) = ([Vec::new(), Vec::new()], [false; QUEUES]);
         for round in 0..counts[0].max(counts[1]) {
             for queue in 0..QUEUES {
@@ -211,6 +251,28 @@ impl Pair {
         }
     }
 
+    /// Evicts from one queue.
+    fn evict(&mut self, queue: usize, count: usize) {
+        let evictable = |slot: &SlotId| self.tier.may_evict(*slot) == Eviction::Allowed;
+        let mut expected: Vec<_> = self.list(queue).into_iter().filter(evictable).take(count).collect();
+        if expected.len() < count {
+            expected.clear();
+        }
+        let mut victims = Vec::new();
+        let done = self.orders.evict(queue, count, &self.tier, &mut victims);
+        assert_eq!((done, &victims), (expected.len() == count, &expected));
+        for slot in &expected {
+            self.take(*slot);
+        }
+        // What was looked at and is held is not looked at again; which that was is left to `scan`.
+        for slot in self.list(queue) {
+            let place = self.orders.places[slot.0 as usize].at;
+            let is_waiting = self.orders.metas[(place >> 4) as usize].waiting >> (place & 15) & 1 == 1;
+            assert!(is_waiting || self.tier.may_evict(slot) == Eviction::Held);
+            self.waiting[slot.0 as usize] = is_waiting;
+        }
+    }
+
     fn check(&mut self) {
         self.num_ops += 1;
         self.orders.assert_consistent();
@@ -242,11 +304,13 @@ impl Pair {
             57..60 if self.runs.len() < 5 => self.begin_run(queue),
             60..85 => {
                 let Some(run) = run else { return };
-                let end_token = match rng.below(8) {
+                let rising = 16 * u32::try_from(self.num_ops).unwrap();
+                let end_token = match rng.below(32) {
                     0 => 0,
                     1 => u32::MAX,
-                    2..5 => 16 * rng.below(4),
-                    _ => 16 * rng.below(100),
+                    2..6 => 16 * rng.below(4),
+                    6..12 => 16 * rng.below(100),
+                    _ => rising,
                 };
                 if self.orders.queue_of(slot) == Some(self.orders.runs[run as usize].queue as usize) {
                     self.check_raised(slot, run, end_token);
@@ -255,16 +319,20 @@ impl Pair {
             }
             85..87 => {
                 let Some(run) = run else { return };
-                self.end_run(run);
+                if rng.below(2) == 0 { self.end_run(run) } else { self.promote_run(run, rng) }
             }
             87..99 => {
                 for slot in 0..capacity {
                     self.tier.spared[slot] = rng.below(8) == 0;
                 }
-                self.scan([rng.below(8) as usize, rng.below(4) as usize]);
+                let counts = [rng.below(8) as usize, rng.below(4) as usize];
+                match rng.below(3) {
+                    0 => self.evict(queue, counts[queue]),
+                    ahead => self.scan(counts, ahead == 1),
+                }
             }
             _ if rng.below(30) == 0 => self.clear(),
-            _ => self.scan([capacity, capacity]),
+            _ => self.scan([capacity, capacity], rng.below(2) == 0),
         }
     }
 
@@ -278,7 +346,6 @@ impl Pair {
         };
         let at = queue.iter().position(holds).unwrap();
         let of_run = queue.iter().position(is_run).unwrap();
-        assert_eq!(self.orders.is_older_than_run(slot, run), at < of_run);
         let expected = match &queue[at] {
             Item::Run { slots, .. } if at == of_run => {
                 slots.iter().any(|(Reverse(end), _, of)| *of == slot && end_token < *end)
@@ -309,7 +376,8 @@ impl<const Q: usize> Orders<Q> {
     pub(crate) fn assert_consistent(&self) {
         let mut len = [0; Q];
         for (slot, place) in self.places.iter().enumerate() {
-            if *place != NONE {
+            let place = place.at;
+            if place != NONE {
                 let meta = &self.metas[(place >> 4) as usize];
                 assert!(meta.live >> (place & 15) & 1 == 1, "slot {slot} is live in its segment");
                 assert_eq!(self.segments[(place >> 4) as usize].slots[(place & 15) as usize] as usize, slot);
@@ -322,7 +390,7 @@ impl<const Q: usize> Orders<Q> {
             while at != NONE {
                 let (segment, meta) = (&self.segments[at as usize], &self.metas[at as usize]);
                 assert_eq!((segment.prev, meta.link), (prev, Link::Listed));
-                assert!(prev == NONE || self.metas[prev as usize].label < meta.label, "labels rise");
+                assert!(prev == NONE || self.metas[prev as usize].label() < meta.label(), "labels rise");
                 (prev, at) = (at, segment.next);
             }
             assert_eq!(queue.tail, prev);
@@ -337,6 +405,10 @@ impl<const Q: usize> Orders<Q> {
         }
     }
 
+    fn is_free_run(&self, run: usize) -> bool {
+        self.free_runs.iter().any(|free| *free as usize == run)
+    }
+
     fn num_segments(&self) -> usize {
         self.metas.len() - self.free_segments.len()
     }
@@ -344,17 +416,18 @@ impl<const Q: usize> Orders<Q> {
     /// Checks the list of all segments, the runs and the heaps.
     fn assert_linked(&self) {
         let mut num_segments = 0;
+        let mut in_runs = vec![0; self.runs.len()];
         for (number, queue) in self.queues.iter().enumerate() {
             let (mut at, mut prev) = (queue.oldest, NONE);
             let (mut listed, mut next_listed) = (0, queue.head);
             while at != NONE {
                 let meta = &self.metas[at as usize];
                 assert_eq!((meta.older, meta.queue as usize), (prev, number));
-                assert!(prev == NONE || self.metas[prev as usize].label < meta.label, "labels rise");
+                assert!(prev == NONE || self.metas[prev as usize].label() < meta.label(), "labels rise");
                 if meta.run != NONE {
                     let is_first = prev == NONE || self.metas[prev as usize].run != meta.run;
                     assert_eq!(self.runs[meta.run as usize].first == at, is_first, "the first of a run");
-                    assert_eq!(self.runs[meta.run as usize].sequence, meta.label.sequence);
+                    assert_eq!(self.runs[meta.run as usize].sequence, meta.sequence);
                 }
                 match meta.link {
                     Link::Listed => {
@@ -362,12 +435,15 @@ impl<const Q: usize> Orders<Q> {
                         (listed, next_listed) = (listed + 1, self.segments[at as usize].next);
                     }
                     Link::Returned => {
-                        let entry = Reverse((meta.label, at));
+                        let entry = Reverse((meta.label(), at));
                         let entries = queue.returned.iter().filter(|of| **of == entry).count();
                         assert_eq!(entries, 1, "one entry of the heap");
                     }
                     Link::Off => {}
                     Link::Free => panic!("segment {at} is free and in use"),
+                }
+                if meta.run != NONE {
+                    in_runs[meta.run as usize] += meta.live.count_ones();
                 }
                 num_segments += 1;
                 (prev, at) = (at, meta.newer);
@@ -376,12 +452,15 @@ impl<const Q: usize> Orders<Q> {
             assert!(queue.returned.len() <= 2 * self.metas.len() + 65);
         }
         assert_eq!(num_segments, self.num_segments(), "all segments are in a queue or free");
+        for (run, len) in in_runs.into_iter().enumerate().filter(|(run, _)| !self.is_free_run(*run)) {
+            assert_eq!(self.runs[run].len, len, "slots of run {run}");
+        }
     }
 }
 
 #[test]
 fn orders_equal_vectors() {
-    let mut num_ops = 0;
+    let (mut num_ops, mut num_promoted) = (0, 0);
     let capacities = [1, 2, 14, 15, 30, 60, 150].into_iter().cycle();
     for (seed, capacity) in (0..60).zip(capacities) {
         let mut rng = Rng(seed);
@@ -394,13 +473,14 @@ fn orders_equal_vectors() {
         (0..capacity).for_each(|slot| pair.wake(SlotId(u32::try_from(slot).unwrap())));
         pair.tier.spared.fill(false);
         let all = [pair.orders.len(0), pair.orders.len(1)];
-        pair.scan(all);
+        pair.scan(all, false);
         assert_eq!([pair.orders.len(0), pair.orders.len(1)], [0, 0]);
         pair.check();
         num_ops += pair.num_ops;
+        num_promoted += pair.num_promoted;
     }
-    println!("{num_ops} operations");
-    assert!(num_ops >= 450_000);
+    println!("{num_ops} operations, {num_promoted} runs were moved as they stood");
+    assert!(num_ops >= 450_000 && num_promoted >= 1_000);
 }
 
 /// Fills a run in the order given, several groups at each position, and checks how it ends up.
@@ -413,13 +493,13 @@ fn check_run(end_tokens: &[u32], chunk: usize) {
     for (slot, end_token) in (0..).map(SlotId).zip(end_tokens) {
         pair.push_to_run(pair.runs[0], slot, *end_token);
         if (slot.0 as usize).is_multiple_of(chunk) {
-            pair.scan([0, 0]);
+            pair.scan([0, 0], false);
             pair.check();
         }
     }
     pair.end_run(pair.runs[0]);
     pair.check();
-    pair.scan([end_tokens.len() + 2, 0]);
+    pair.scan([end_tokens.len() + 2, 0], false);
 }
 
 #[test]

@@ -1,0 +1,320 @@
+//! Runs: the parts of a queue that the chunks of one running request share.
+
+use std::cmp::Ordering;
+
+use kvo_core::SlotId;
+
+use super::{Label, Link, Meta, NONE, Orders, WIDTH};
+use crate::policy::Residents;
+
+/// Segments of a run count down from here, so that a run has room on its old side.
+const RUN_START: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) sequence: u64,
+    pub(super) queue: u8,
+    /// Its oldest segment; a run that is empty keeps one, for its place.
+    pub(super) first: u32,
+    next_sub: u32,
+    pub(super) len: u32,
+    /// The largest position that was ever put into it.
+    last_end_token: u32,
+    /// Whether each slot was put into it at a position beyond all before.
+    is_ascending: bool,
+    /// How many of its slots, those at its old end, may not be in order.
+    unsorted: u32,
+}
+
+impl<const Q: usize> Orders<Q> {
+    /// Begins a run at the recent end of a queue.
+    pub(crate) fn begin_run(&mut self, queue: usize) -> u32 {
+        let queue = u8::try_from(queue).expect("there are few queues");
+        let run = self.free_runs.pop().unwrap_or_else(|| {
+            self.runs.push(Run::begin(0, queue, NONE));
+            u32::try_from(self.runs.len() - 1).expect("a run takes far more than a byte")
+        });
+        self.merge_some(queue as usize);
+        let first = self.append_segment(queue as usize, RUN_START);
+        self.metas[first as usize].run = run;
+        self.runs[run as usize] = Run::begin(self.metas[first as usize].sequence, queue, first);
+        run
+    }
+
+    /// Whether a slot would move towards the recent end by being put into a run at `end_token`, if it is not there yet
+    /// or nearer the tail.
+    pub(crate) fn is_raised_by_run(&self, slot: SlotId, run: u32, end_token: u32) -> bool {
+        let place = self.places[slot.0 as usize];
+        let Some(meta) = self.metas.get((place.at >> 4) as usize) else { return true };
+        meta.sequence < self.runs[run as usize].sequence || meta.run == run && end_token < place.end_token
+    }
+
+    /// Puts a slot, wherever it is, into a run, ordered by position, the last first, then by key bytes.
+    #[inline]
+    pub(crate) fn push_to_run(&mut self, run: u32, slot: SlotId, end_token: u32, tier: &dyn Residents) {
+        self.remove(slot);
+        self.places[slot.0 as usize].end_token = end_token;
+        let state = &mut self.runs[run as usize];
+        if end_token > state.last_end_token {
+            state.last_end_token = end_token;
+            state.unsorted += u32::from(state.unsorted > 0);
+            self.prepend_to_run(run, slot);
+        } else {
+            self.push_out_of_order(run, slot, tier);
+        }
+    }
+
+    /// As [`push_to_run`](Self::push_to_run), at a position that is not beyond all that were put there.
+    fn push_out_of_order(&mut self, run: u32, slot: SlotId, tier: &dyn Residents) {
+        let state = &mut self.runs[run as usize];
+        state.is_ascending = false;
+        let first = state.first;
+        let live = self.metas[first as usize].live;
+        let is_behind_oldest = live != 0 && {
+            let oldest = self.segments[first as usize].slots[live.trailing_zeros() as usize];
+            self.compare_in_run(slot.0, oldest, tier) == Ordering::Greater
+        };
+        if is_behind_oldest && self.insert_into_first(run, slot, tier) {
+            return;
+        }
+        let unsorted = &mut self.runs[run as usize].unsorted;
+        if is_behind_oldest && *unsorted == 0 {
+            self.dirty_runs.push(run);
+        }
+        *unsorted += u32::from(is_behind_oldest || *unsorted > 0);
+        self.prepend_to_run(run, slot);
+    }
+
+    /// Ends a run. What is still in it keeps its place.
+    pub(crate) fn end_run(&mut self, run: u32, tier: &dyn Residents) {
+        if self.runs[run as usize].unsorted > 0 {
+            self.sort_run(run, tier);
+            self.dirty_runs.retain(|dirty| *dirty != run);
+        }
+        let mut segment = self.runs[run as usize].first;
+        while segment != NONE && self.metas[segment as usize].run == run {
+            let meta = &mut self.metas[segment as usize];
+            meta.run = NONE;
+            let next = meta.newer;
+            if meta.live == 0 {
+                self.free(segment);
+            }
+            segment = next;
+        }
+        self.free_runs.push(run);
+    }
+
+    /// Ends a run and moves it to the recent end as it stands, if it holds exactly `slots`, oldest first. Else changes
+    /// nothing and returns `false`.
+    ///
+    /// So committing a request that met only its own chunks costs a few steps a segment, not a few a chunk.
+    pub(crate) fn promote_run(&mut self, run: u32, slots: impl Iterator<Item = SlotId>) -> bool {
+        let Some(last) = self.last_of_exactly(run, slots) else { return false };
+        self.promote_segments(run, last);
+        true
+    }
+
+    /// As [`promote_run`](Self::promote_run), of a run of which the caller knows that it holds some of `len` slots,
+    /// each of another position: it is all of them if it holds as many. Looks at no slot.
+    pub(crate) fn promote_run_of(&mut self, run: u32, len: usize) -> bool {
+        let Run { first, len: in_run, is_ascending, .. } = self.runs[run as usize];
+        if !is_ascending || in_run == 0 || in_run as usize != len {
+            return false;
+        }
+        let mut last = first;
+        let mut next = self.metas[last as usize].newer;
+        while next != NONE && self.metas[next as usize].run == run {
+            last = next;
+            next = self.metas[next as usize].newer;
+        }
+        self.promote_segments(run, last);
+        true
+    }
+
+    /// Ends a run, whose newest segment is `last`, and moves it to the recent end.
+    fn promote_segments(&mut self, run: u32, last: u32) {
+        let is_newest = self.metas[last as usize].newer == NONE;
+        let mut segment = self.runs[run as usize].first;
+        loop {
+            let newer = self.metas[segment as usize].newer;
+            self.metas[segment as usize].run = NONE;
+            if !is_newest {
+                self.move_to_recent_end(segment);
+            }
+            if segment == last {
+                self.free_runs.push(run);
+                return;
+            }
+            segment = newer;
+        }
+    }
+
+    /// The newest segment of a run, if the run is in order and holds exactly `slots`, oldest first.
+    fn last_of_exactly(&self, run: u32, mut slots: impl Iterator<Item = SlotId>) -> Option<u32> {
+        let Run { first, unsorted, .. } = self.runs[run as usize];
+        if unsorted > 0 || self.metas[first as usize].live == 0 {
+            return None;
+        }
+        let (mut segment, mut last) = (first, first);
+        while segment != NONE && self.metas[segment as usize].run == run {
+            let mut left = self.metas[segment as usize].live;
+            while left != 0 {
+                let slot = self.segments[segment as usize].slots[left.trailing_zeros() as usize];
+                if slots.next() != Some(SlotId(slot)) {
+                    return None;
+                }
+                left &= left - 1;
+            }
+            last = segment;
+            segment = self.metas[segment as usize].newer;
+        }
+        slots.next().is_none().then_some(last)
+    }
+
+    /// Puts runs that were filled out of order in order. To be called before a scan.
+    pub(crate) fn sort_runs(&mut self, tier: &dyn Residents) {
+        while let Some(run) = self.dirty_runs.pop() {
+            self.sort_run(run, tier);
+        }
+    }
+
+    /// Puts a run in order: lays its old end out anew, as far as what came out of order reaches.
+    fn sort_run(&mut self, run: u32, tier: &dyn Residents) {
+        let unsorted = std::mem::take(&mut self.runs[run as usize].unsorted) as usize;
+        let mut slots = std::mem::take(&mut self.scratch);
+        slots.clear();
+        let mut newest = NONE;
+        let mut segment = self.runs[run as usize].first;
+        while segment != NONE && self.metas[segment as usize].run == run {
+            let Meta { live, waiting, newer, .. } = self.metas[segment as usize];
+            let in_segment = self.segments[segment as usize].slots;
+            let oldest = in_segment[live.trailing_zeros() as usize % WIDTH as usize];
+            if !slots.is_empty()
+                && slots.len() >= unsorted
+                && self.compare_in_run(oldest, newest, tier) == Ordering::Greater
+            {
+                break;
+            }
+            for index in (0..WIDTH).filter(|index| live >> index & 1 == 1) {
+                let slot = in_segment[index as usize];
+                if newest == NONE || self.compare_in_run(slot, newest, tier) == Ordering::Greater {
+                    newest = slot;
+                }
+                slots.push((slot, waiting >> index & 1 == 1));
+            }
+            segment = newer;
+        }
+        slots.sort_unstable_by(|(a, _), (b, _)| self.compare_in_run(*b, *a, tier));
+        for (slot, _) in &slots {
+            self.remove(SlotId(*slot));
+        }
+        for (slot, is_waiting) in &slots {
+            self.prepend_to_run(run, SlotId(*slot));
+            if !is_waiting {
+                let place = self.places[*slot as usize].at;
+                self.metas[(place >> 4) as usize].waiting &= !(1 << (place & 15));
+            }
+        }
+        self.scratch = slots;
+    }
+
+    /// Which of two slots of a run goes first.
+    fn compare_in_run(&self, a: u32, b: u32, tier: &dyn Residents) -> Ordering {
+        self.places[b as usize]
+            .end_token
+            .cmp(&self.places[a as usize].end_token)
+            .then_with(|| tier.key(SlotId(a)).cmp(&tier.key(SlotId(b))))
+    }
+
+    /// Puts a slot at the old end of a run.
+    #[inline]
+    fn prepend_to_run(&mut self, run: u32, slot: SlotId) {
+        let first = self.runs[run as usize].first;
+        let live = self.metas[first as usize].live;
+        // Above the bits of a segment's slots, so that an empty one has room at its recent end.
+        match (live | 1 << WIDTH).trailing_zeros() {
+            0 => {
+                let segment = self.extend_run(run);
+                self.put(segment, WIDTH - 1, slot);
+            }
+            lowest => self.put(first, lowest - 1, slot),
+        }
+    }
+
+    /// Gives a run another segment at its old end.
+    fn extend_run(&mut self, run: u32) -> u32 {
+        let Run { first, queue, sequence, next_sub, .. } = self.runs[run as usize];
+        self.merge_some(queue as usize);
+        let segment = self.allocate(queue as usize, Label { sequence, sub: next_sub }, first);
+        self.runs[run as usize].next_sub = next_sub - 1;
+        self.runs[run as usize].first = segment;
+        self.metas[segment as usize].run = run;
+        if self.metas[first as usize].link == Link::Listed {
+            self.list_before(first, segment);
+        }
+        segment
+    }
+
+    /// Puts a slot in order into the oldest segment of a run, if it belongs and fits there.
+    fn insert_into_first(&mut self, run: u32, slot: SlotId, tier: &dyn Residents) -> bool {
+        let first = self.runs[run as usize].first;
+        let Meta { live, waiting, newer, .. } = self.metas[first as usize];
+        if live.count_ones() == WIDTH || self.runs[run as usize].unsorted > 0 {
+            return false;
+        }
+        let highest = self.segments[first as usize].slots[15 - live.leading_zeros() as usize];
+        let is_last = newer == NONE || self.metas[newer as usize].run != run;
+        if !is_last && self.compare_in_run(slot.0, highest, tier) == Ordering::Greater {
+            return false;
+        }
+        // From the recent end down, so that the run keeps its room at the old end.
+        let old = self.segments[first as usize].slots;
+        let (mut new, mut new_live, mut new_waiting) = ([NONE; WIDTH as usize], 0u16, 0u16);
+        let (mut index, mut placed) = (WIDTH, false);
+        let mut left = live;
+        while left != 0 || !placed {
+            let from = if left == 0 { None } else { Some(left.ilog2()) };
+            let below = from.is_none_or(|from| {
+                self.compare_in_run(slot.0, old[from as usize], tier) == Ordering::Greater
+            });
+            index -= 1;
+            let (next, is_waiting) = match from {
+                Some(from) if placed || !below => {
+                    left &= !(1 << from);
+                    (old[from as usize], waiting >> from & 1)
+                }
+                _ => {
+                    placed = true;
+                    (slot.0, 1)
+                }
+            };
+            new[index as usize] = next;
+            new_live |= 1 << index;
+            new_waiting |= is_waiting << index;
+            self.places[next as usize].at = first << 4 | index;
+        }
+        self.segments[first as usize].slots = new;
+        let meta = &mut self.metas[first as usize];
+        meta.live = new_live;
+        meta.waiting = new_waiting;
+        self.queues[meta.queue as usize].len += 1;
+        self.runs[run as usize].len += 1;
+        self.bring_back(first);
+        true
+    }
+}
+
+impl Run {
+    fn begin(sequence: u64, queue: u8, first: u32) -> Self {
+        Self {
+            sequence,
+            queue,
+            first,
+            next_sub: RUN_START - 1,
+            len: 0,
+            last_end_token: 0,
+            is_ascending: true,
+            unsorted: 0,
+        }
+    }
+}
