@@ -123,6 +123,23 @@ impl KeyPositions {
         Some(Position { place, end_token: self.entries[place].1 })
     }
 
+    /// The place after that of the key that was found last: where a key is expected.
+    #[inline]
+    pub fn next_place(&self) -> usize {
+        self.next.get()
+    }
+
+    /// How many of `keys`, from the first on, are in order from the [next place](Self::next_place) on. They are found,
+    /// as by [`find`](Self::find) of each.
+    #[inline]
+    pub fn find_next(&self, keys: &[OffloadKey]) -> usize {
+        let place = self.next.get();
+        let entries = self.entries.get(place..).unwrap_or_default();
+        let len = keys.iter().zip(entries).take_while(|(key, (at, _))| at == *key).count();
+        self.next.set(place + len);
+        len
+    }
+
     /// The keys with their end tokens, in the order in which they were given.
     #[inline]
     pub fn entries(&self) -> &[(OffloadKey, u32)] {

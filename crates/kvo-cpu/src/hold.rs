@@ -91,7 +91,7 @@ impl<P: CachePolicy> CpuManager<P> {
         if self.slots.num_free() == 0 && !self.evict(1, 0) {
             return None;
         }
-        let slot = self.slots.occupy(key, hash, true);
+        let slot = self.slots.occupy_for_tier(key, hash);
         self.policy.insert(&mut accesses.recency, slot, key, end_token, &self.slots);
         accesses.store(meeting, slot);
         Some(self.hold(*key, slot, HoldKind::Promotion))

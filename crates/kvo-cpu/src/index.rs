@@ -27,6 +27,15 @@ pub(crate) struct Index {
     seed: [u64; 5],
 }
 
+/// Where a key is in an index.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IndexEntry {
+    bucket: u32,
+    /// How many full buckets it had to pass.
+    distance: u16,
+    entry: u8,
+}
+
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
@@ -106,7 +115,11 @@ impl Index {
     }
 
     /// The hash of a key: what the other calls are given, so that it is computed once.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "it is a tenth of what storing a chunk costs, half of that the call"
+    )]
+    #[inline(always)]
     pub(crate) fn hash(&self, key: &OffloadKey) -> u64 {
         let BlockHash(digest) = key.hash();
         let (words, _) = digest.as_chunks::<8>();
@@ -159,36 +172,58 @@ impl Index {
         }
     }
 
-    /// Adds a key that is absent.
+    /// Adds a key that is absent; returns where, for its removal.
     #[inline]
-    pub(crate) fn insert(&mut self, hash: u64, slot: SlotId) {
-        let (mut at, tag) = self.home(hash);
+    pub(crate) fn insert(&mut self, hash: u64, slot: SlotId) -> IndexEntry {
+        let (at, tag) = self.home(hash);
+        self.put(at, tag, slot, 0).unwrap_or_else(|| self.pass_on(at, tag, slot))
+    }
+
+    /// Adds a key to a bucket, unless that is full.
+    #[inline]
+    fn put(&mut self, at: usize, tag: u8, slot: SlotId, distance: u16) -> Option<IndexEntry> {
+        let bucket = &mut self.buckets[at];
+        let entry = bucket.entries(NO_TAG).next()?;
+        bucket.tags[entry] = tag;
+        bucket.slots[entry] = slot.0;
+        #[expect(clippy::cast_possible_truncation, reason = "capacities and widths are less")]
+        Some(IndexEntry { bucket: at as u32, distance, entry: entry as u8 })
+    }
+
+    /// Adds a key that belongs into a full bucket to the next that is not.
+    #[cold]
+    fn pass_on(&mut self, home: usize, tag: u8, slot: SlotId) -> IndexEntry {
+        let (mut at, mut distance) = (home, 0u16);
         loop {
-            let bucket = &mut self.buckets[at];
-            if let Some(entry) = bucket.entries(NO_TAG).next() {
-                bucket.tags[entry] = tag;
-                bucket.slots[entry] = slot.0;
-                return;
-            }
-            bucket.passed_on += 1;
+            self.buckets[at].passed_on += 1;
+            distance = distance.checked_add(1).expect("seeded hashes fill no 65,535 buckets in a row");
             at = self.next(at);
+            if let Some(entry) = self.put(at, tag, slot, distance) {
+                return entry;
+            }
         }
     }
 
-    /// Removes a key, which is there, with its slot.
+    /// Removes the key of an entry.
     #[inline]
-    pub(crate) fn remove(&mut self, hash: u64, slot: SlotId) {
-        let (mut at, tag) = self.home(hash);
-        loop {
-            let bucket = &mut self.buckets[at];
-            let entry = bucket.entries(tag).find(|entry| bucket.slots[*entry] == slot.0);
-            if let Some(entry) = entry {
-                bucket.tags[entry] = NO_TAG;
-                bucket.slots[entry] = NONE;
-                return;
-            }
-            bucket.passed_on = bucket.passed_on.checked_sub(1).expect("a key that went on was counted");
-            at = self.next(at);
+    pub(crate) fn remove(&mut self, entry: IndexEntry) {
+        let IndexEntry { bucket, entry, distance } = entry;
+        let at = bucket as usize;
+        self.buckets[at].tags[entry as usize] = NO_TAG;
+        self.buckets[at].slots[entry as usize] = NONE;
+        if distance > 0 {
+            self.uncount(at, distance);
+        }
+    }
+
+    /// A key that had gone on through so many buckets before this one is gone.
+    #[cold]
+    fn uncount(&mut self, at: usize, distance: u16) {
+        let mut at = at;
+        for _ in 0..distance {
+            at = at.checked_sub(1).unwrap_or(self.buckets.len() - 1);
+            let passed_on = &mut self.buckets[at].passed_on;
+            *passed_on = passed_on.checked_sub(1).expect("a key that went on was counted");
         }
     }
 
@@ -233,10 +268,10 @@ mod tests {
         let keys: Vec<OffloadKey> =
             (0..CAPACITY).map(|n| OffloadKey::new(BlockHash(make(n)), GroupIdx(n & 1))).collect();
         let mut index = Index::new(CAPACITY).unwrap();
+        let mut entries = Vec::new();
         for (slot, key) in (0..).zip(&keys) {
             assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
-            let hash = index.hash(key);
-            index.insert(hash, SlotId(slot));
+            entries.push(index.insert(index.hash(key), SlotId(slot)));
         }
         for (slot, key) in (0..).zip(&keys) {
             assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), Some(SlotId(slot)));
@@ -244,9 +279,8 @@ mod tests {
         // At half load a bucket of twelve is full once in a hundred or so; who could choose buckets would fill them.
         let passed_on: u32 = index.buckets.iter().map(|bucket| bucket.passed_on).sum();
         assert!(passed_on < CAPACITY / 50, "{passed_on} of {CAPACITY} keys are not where they belong");
-        for (slot, key) in (0..CAPACITY).zip(&keys).rev() {
-            let hash = index.hash(key);
-            index.remove(hash, SlotId(slot));
+        for (entry, key) in entries.into_iter().zip(&keys).rev() {
+            index.remove(entry);
             assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
         }
         assert_eq!(index.len(), 0);
@@ -282,8 +316,7 @@ mod tests {
                 .collect();
             let mut index = Index::new(capacity).unwrap();
             for (slot, key) in (0..).zip(&keys) {
-                let hash = index.hash(key);
-                index.insert(hash, SlotId(slot));
+                index.insert(index.hash(key), SlotId(slot));
             }
             let found = (0..).zip(&keys).all(|(slot, key)| {
                 index.get(index.hash(key), |s| keys[s.0 as usize] == *key) == Some(SlotId(slot))
@@ -318,25 +351,25 @@ mod tests {
         let all: Vec<OffloadKey> = (0..2 * u64::from(capacity))
             .map(|n| OffloadKey::new(BlockHash::from_u64(n / 2), GroupIdx(u32::from(n % 2 == 0))))
             .collect();
-        let mut model: HashMap<OffloadKey, SlotId> = HashMap::new();
+        let mut model: HashMap<OffloadKey, (SlotId, IndexEntry)> = HashMap::new();
         let mut keys: Vec<Option<OffloadKey>> = vec![None; capacity as usize];
         let mut free: Vec<SlotId> = (0..capacity).map(SlotId).collect();
         for op in 0..num_ops {
             let key = all[rng.below(all.len())];
             let found = index.get(index.hash(&key), |slot| is_key(&keys, slot, &key));
-            assert_eq!(found, model.get(&key).copied(), "operation {op} of seed {seed}");
+            let expected = model.get(&key).map(|(slot, _)| *slot);
+            assert_eq!(found, expected, "operation {op} of seed {seed}");
             let filling = (op / (2 * capacity as usize)).is_multiple_of(2);
             match found {
                 Some(slot) if !filling || rng.below(3) == 0 => {
-                    index.remove(index.hash(&key), slot);
-                    model.remove(&key);
+                    let (_, entry) = model.remove(&key).unwrap();
+                    index.remove(entry);
                     keys[slot.0 as usize] = None;
                     free.push(slot);
                 }
                 None if (filling || rng.below(3) == 0) && !free.is_empty() => {
                     let slot = free.swap_remove(rng.below(free.len()));
-                    index.insert(index.hash(&key), slot);
-                    model.insert(key, slot);
+                    model.insert(key, (slot, index.insert(index.hash(&key), slot)));
                     keys[slot.0 as usize] = Some(key);
                 }
                 _ => {}
@@ -345,7 +378,7 @@ mod tests {
                 assert_eq!(index.len(), model.len());
                 for key in &all {
                     let found = index.get(index.hash(key), |slot| is_key(&keys, slot, key));
-                    assert_eq!(found, model.get(key).copied());
+                    assert_eq!(found, model.get(key).map(|(slot, _)| *slot));
                 }
             }
             if op % 50_000 == 49_999 {
@@ -356,8 +389,8 @@ mod tests {
             }
         }
         let passed_on: u32 = index.buckets.iter().map(|bucket| bucket.passed_on).sum();
-        for (key, slot) in &model {
-            index.remove(index.hash(key), *slot);
+        for (_, entry) in model.into_values() {
+            index.remove(entry);
         }
         assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0), "{passed_on} were passed on");
     }
@@ -382,15 +415,14 @@ mod tests {
             .take(capacity as usize)
             .collect();
         for round in 0..u64::from(capacity) {
-            for (slot, key) in (0..).zip(&keys) {
-                index.insert(index.hash(key), SlotId(slot));
-            }
+            let entries: Vec<_> =
+                (0..).zip(&keys).map(|(slot, key)| index.insert(index.hash(key), SlotId(slot))).collect();
             assert_eq!((index.buckets[last].passed_on, index.buckets[0].passed_on), (12, 0));
             let mut rng = Rng(round);
             let mut left: Vec<u32> = (0..capacity).collect();
             while !left.is_empty() {
                 let gone = left.swap_remove(rng.below(left.len()));
-                index.remove(index.hash(&keys[gone as usize]), SlotId(gone));
+                index.remove(entries[gone as usize]);
                 for (slot, key) in (0..).zip(&keys) {
                     let expected = left.contains(&slot).then_some(SlotId(slot));
                     assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), expected);

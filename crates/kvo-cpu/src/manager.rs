@@ -6,10 +6,10 @@ use hashbrown::{HashMap, HashSet, hash_map::Entry};
 use kvo_core::{
     ChunkCounts, CompleteError, CompleteErrorReason, EventKind, JobId, JobKind, JobToken, KeyPositions,
     LoadError, LoadJob, LookupResult, Medium, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy,
-    OwnerId, Position, PrefixLookup, Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob,
-    StoreOutcome, TransferResult,
+    OwnerId, PrefixLookup, Refusal, RequestContext, RequestError, SlotId, StoreError, StoreJob, StoreOutcome,
+    TransferResult,
 };
-use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, RequestAccesses};
+use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, RequestAccesses, Residents};
 
 use crate::{
     ConfigError, CpuOptions, CpuStats,
@@ -42,6 +42,9 @@ pub struct CpuManager<P> {
     /// Only if events are to be recorded.
     events: Option<Vec<OffloadEvent>>,
     offer: Offer,
+    /// With a threshold: the offer's keys without repeats, in its order. And to find repeats.
+    unique: Vec<OffloadKey>,
+    seen: HashSet<OffloadKey>,
     /// Room that ended jobs and requests have left, for the next ones.
     spare_slots: Vec<Vec<SlotId>>,
     spare_accesses: Vec<RequestAccesses>,
@@ -70,9 +73,6 @@ struct Offer {
     first_met: Vec<KeyAccess>,
     /// How many of the offer's keys could be evicted, were they not its own.
     spared: usize,
-    /// With a threshold: all keys, without repeats, in the order of the offer, and to find repeats.
-    unique: Vec<OffloadKey>,
-    seen: HashSet<OffloadKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +84,36 @@ struct Candidate {
 
 impl Offer {
     fn begin(&mut self) {
-        let Self { missing, candidates, first_missing, first_met, spared, unique, seen } = self;
+        let Self { missing, candidates, first_missing, first_met, spared } = self;
         missing.clear();
         candidates.clear();
         first_missing.clear();
         first_met.clear();
         *spared = 0;
-        unique.clear();
-        seen.clear();
+    }
+
+    /// Takes the first of `keys` as candidates, as many as are absent and the next that the request meets in order;
+    /// returns how many.
+    fn take_new<'a>(
+        &mut self,
+        keys: &[OffloadKey],
+        found: impl Iterator<Item = (&'a Option<SlotId>, &'a u64)> + Clone,
+        accesses: &mut RequestAccesses,
+        positions: &KeyPositions,
+        offer: u32,
+    ) -> usize {
+        let num_absent = found.clone().take(keys.len()).take_while(|(slot, _)| slot.is_none()).count();
+        let (places, first) = accesses.ask_next(&keys[..num_absent], positions, offer);
+        let num_new = places.len();
+        let entries = &positions.entries()[places];
+        self.missing.extend(entries.iter().map(|(key, end_token)| missing(key, Some(*end_token))));
+        let candidates = (0..).zip(found).take(num_new).map(|(later, (_, hash))| Candidate {
+            hash: *hash,
+            meeting: first.later(later),
+            is_first_miss: true,
+        });
+        self.candidates.extend(candidates);
+        num_new
     }
 
     /// The candidates that the request had not missed before.
@@ -130,6 +152,8 @@ impl<P: CachePolicy> CpuManager<P> {
             name: options.name.into(),
             events: options.record_events.then(Vec::new),
             offer: Offer::default(),
+            unique: Vec::new(),
+            seen: HashSet::new(),
             spare_slots: Vec::new(),
             spare_accesses: Vec::new(),
             looked_up: Vec::new(),
@@ -191,17 +215,15 @@ impl<P: CachePolicy> CpuManager<P> {
         self.slots.assert_consistent();
     }
 
-    pub(crate) fn make_ready(&mut self, slot: SlotId) -> OffloadKey {
-        let key = self.slots.make_ready(slot);
+    pub(crate) fn make_ready(&mut self, slot: SlotId) {
+        self.slots.make_ready(slot);
         self.policy.on_ready(slot);
-        key
     }
 
-    pub(crate) fn fail(&mut self, slot: SlotId) -> OffloadKey {
-        let key = self.slots.fail(slot);
+    pub(crate) fn fail(&mut self, slot: SlotId) {
+        self.slots.fail(slot);
         self.policy.remove(slot);
         self.stats.chunks_failed += 1;
-        key
     }
 
     pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) {
@@ -225,7 +247,7 @@ impl<P: CachePolicy> CpuManager<P> {
         }
         assert_eq!(victims.len(), count, "the policy must evict as many as it was asked to");
         evicted.reserve_exact(count);
-        evicted.extend(victims.iter().map(|slot| slots.free_evicted(*slot)));
+        slots.free_evicted(victims, evicted);
         self.stats.chunks_evicted += count as u64;
         record(&mut self.events, &self.name, EventKind::Removed, &self.evicted);
         true
@@ -270,20 +292,28 @@ impl<P: CachePolicy> CpuManager<P> {
 
     /// Sorts an offer's keys out, counts them for the threshold, and records what the request meets.
     fn sort_out(&mut self, accesses: &mut RequestAccesses, positions: &KeyPositions, keys: &[OffloadKey]) {
-        let Self { offer, slots, policy, tracker, stats, store_threshold, .. } = self;
+        let Self { offer, unique, seen, slots, policy, tracker, stats, store_threshold, .. } = self;
         offer.begin();
         let mut keys = keys;
         if let Some(tracker) = tracker {
-            offer.unique.extend(keys.iter().filter(|key| offer.seen.insert(**key)));
-            tracker.offer(&offer.unique);
-            keys = &offer.unique;
+            unique.clear();
+            seen.clear();
+            unique.extend(keys.iter().filter(|key| seen.insert(**key)));
+            tracker.offer(unique);
+            keys = unique;
         }
         slots.begin_offer();
         let mut found = Found::default();
         for keys in keys.chunks(BATCH) {
             slots.find_batch(keys, &mut found);
-            for (key, (slot, hash)) in keys.iter().zip(found.slots.into_iter().zip(found.hashes)) {
-                if let Some(slot) = slot {
+            let found = found.slots.iter().zip(&found.hashes);
+            // Most often a request stores the keys that follow those it has met.
+            let num_new = match tracker {
+                None => offer.take_new(keys, found.clone(), accesses, positions, slots.offer()),
+                Some(_) => 0,
+            };
+            for (key, (slot, hash)) in keys.iter().zip(found).skip(num_new) {
+                if let Some(slot) = *slot {
                     let repeated = slots.name(slot);
                     if repeated || !slots.is_ready(slot) {
                         continue;
@@ -291,7 +321,7 @@ impl<P: CachePolicy> CpuManager<P> {
                     offer.spared += usize::from(slots.is_evictable(slot));
                     let at = positions.find(key);
                     if accesses.meet(key, at, positions, Some(slot), Met::Ready).is_first() {
-                        offer.first_met.push(reuse(key, slot, at));
+                        offer.first_met.push(reuse(key, slot, at.map(|position| position.end_token)));
                     }
                     continue;
                 }
@@ -300,19 +330,10 @@ impl<P: CachePolicy> CpuManager<P> {
                     continue;
                 }
                 let at = positions.find(key);
-                let meeting = accesses.meet(key, at, positions, None, Met::Missing);
-                if accesses.name(meeting, slots.offer()) {
-                    continue;
+                if let Some((meeting, is_first_miss)) = accesses.ask(key, at, positions, slots.offer()) {
+                    offer.candidates.push(Candidate { hash: *hash, meeting, is_first_miss });
+                    offer.missing.push(missing(key, at.map(|position| position.end_token)));
                 }
-                let is_first_miss = accesses.miss(meeting);
-                offer.candidates.push(Candidate { hash, meeting, is_first_miss });
-                let end_token = at.map(|position| position.end_token);
-                offer.missing.push(KeyAccess {
-                    key: *key,
-                    slot: None,
-                    end_token,
-                    kind: AccessKind::Inserted,
-                });
             }
         }
         if !offer.first_met.is_empty() {
@@ -340,12 +361,12 @@ impl<P: CachePolicy> CpuManager<P> {
         }
         let Self { offer, slots: table, policy, spare_slots, .. } = self;
         let mut slots = spare_slots.pop().unwrap_or_default();
-        for (access, Candidate { hash, meeting, .. }) in offer.missing.iter_mut().zip(&offer.candidates) {
-            let slot = table.occupy(&access.key, *hash, false);
-            policy.insert(&mut accesses.recency, slot, &access.key, access.end_token, table);
-            accesses.store(*meeting, slot);
-            slots.push(slot);
+        table.occupy_all(&mut offer.missing, offer.candidates.iter().map(|candidate| candidate.hash));
+        slots.extend(offer.missing.iter().filter_map(|access| access.slot));
+        for (slot, candidate) in slots.iter().zip(&offer.candidates) {
+            accesses.store(candidate.meeting, *slot);
         }
+        policy.insert_all(&mut accesses.recency, &offer.missing, table);
         let keys = offer.missing.iter().map(|access| access.key).collect();
         let evicted = std::mem::take(&mut self.evicted);
         let of_job = slots.clone();
@@ -365,9 +386,8 @@ impl<P: CachePolicy> CpuManager<P> {
             slots.extend(found.filter(|slot| self.slots.is_ready(**slot)));
         }
         if slots.len() < keys.len() {
-            let seen = &mut self.offer.seen;
-            seen.clear();
-            if let Some(key) = keys.iter().find(|key| !seen.insert(**key)) {
+            self.seen.clear();
+            if let Some(key) = keys.iter().find(|key| !self.seen.insert(**key)) {
                 return Err(LoadError::Repeated { key: *key });
             }
             let of = |result| keys.iter().filter(|key| self.peek(key) == result).copied().collect();
@@ -443,11 +463,22 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         let slots = self.ready_slots(keys)?;
         let accesses = state.accesses(self.generation, positions);
         self.accesses.clear();
-        for (key, slot) in keys.iter().zip(&slots) {
+        for slot in &slots {
             self.slots.pin(*slot, Pin::Load);
+        }
+        // Most often a request loads the keys that follow those it has met.
+        let next = accesses.meet_next(keys, &slots, positions);
+        let num_next = next.len();
+        self.accesses.extend(
+            positions.entries()[next]
+                .iter()
+                .zip(&slots)
+                .map(|((key, end_token), slot)| reuse(key, *slot, Some(*end_token))),
+        );
+        for (key, slot) in keys.iter().zip(&slots).skip(num_next) {
             let at = positions.find(key);
             if accesses.meet(key, at, positions, Some(*slot), Met::Ready).is_first() {
-                self.accesses.push(reuse(key, *slot, at));
+                self.accesses.push(reuse(key, *slot, at.map(|position| position.end_token)));
             }
         }
         self.stats.chunks_loaded += slots.len() as u64;
@@ -486,17 +517,16 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
             }
             TransferResult::Failed => EventKind::Discarded,
         };
-        let mut keys = Vec::new();
+        if self.events.is_some() {
+            let keys: Vec<_> = slots.iter().map(|slot| self.slots.key(*slot)).collect();
+            self.record(kind, &keys);
+        }
         for slot in &slots {
-            let key = match result {
+            match result {
                 TransferResult::Done => self.make_ready(*slot),
                 TransferResult::Failed => self.fail(*slot),
-            };
-            if self.events.is_some() {
-                keys.push(key);
             }
         }
-        self.record(kind, &keys);
         self.keep_room(slots);
         Ok(())
     }
@@ -577,9 +607,13 @@ fn running(
     if state.is_finished() { Err(RequestError::Finished { req: of }) } else { Ok((state, positions)) }
 }
 
+/// The access to an absent key.
+fn missing(key: &OffloadKey, end_token: Option<u32>) -> KeyAccess {
+    KeyAccess { key: *key, slot: None, end_token, kind: AccessKind::Inserted }
+}
+
 /// The access to a key that is ready in `slot`.
-fn reuse(key: &OffloadKey, slot: SlotId, at: Option<Position>) -> KeyAccess {
-    let end_token = at.map(|position| position.end_token);
+fn reuse(key: &OffloadKey, slot: SlotId, end_token: Option<u32>) -> KeyAccess {
     KeyAccess { key: *key, slot: Some(slot), end_token, kind: AccessKind::Reused }
 }
 

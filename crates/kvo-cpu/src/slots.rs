@@ -11,11 +11,11 @@
 //! ```
 
 use kvo_core::{BlockHash, ChunkCounts, GroupIdx, LookupResult, OffloadKey, SlotId};
-use kvo_policies::{Eviction, Residents};
+use kvo_policies::{Eviction, KeyAccess, Residents};
 
 use crate::{
     ConfigError, CpuOptions,
-    index::{BATCH, Index},
+    index::{BATCH, Index, IndexEntry},
 };
 
 /// Every slot's state, the way from keys to slots, and the counts, which always add up.
@@ -39,8 +39,8 @@ struct Slot {
     state: SlotState,
     /// The last offer that named the chunk.
     offer: u32,
-    /// The key's hash in the index.
-    hash: u64,
+    /// Where the key is in the index.
+    entry: IndexEntry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,12 @@ impl SlotTable {
         slots.try_reserve_exact(num_slots as usize).map_err(too_many)?;
         free.try_reserve_exact(num_slots as usize).map_err(too_many)?;
         let key = OffloadKey::new(BlockHash([0; 32]), GroupIdx(0));
-        slots.extend((0..num_slots).map(|_| Slot { key, state: SlotState::Free, offer: 0, hash: 0 }));
+        slots.extend((0..num_slots).map(|_| Slot {
+            key,
+            state: SlotState::Free,
+            offer: 0,
+            entry: IndexEntry::default(),
+        }));
         free.extend((0..num_slots).rev().map(SlotId));
         let index = Index::new(num_slots).map_err(too_many)?;
         Ok(Self { slots, index, free, pending: 0, pinned: 0, parked: 0, offer: 0 })
@@ -110,7 +115,7 @@ impl SlotTable {
     #[inline]
     pub(crate) fn find_batch(&self, keys: &[OffloadKey], found: &mut Found) {
         for (key, hash) in keys.iter().zip(&mut found.hashes) {
-            *hash = self.hash(key);
+            *hash = self.index.hash(key);
         }
         self.index.get_batch(&found.hashes[..keys.len()], &mut found.slots, |nth, slot| {
             self.slots[slot.0 as usize].key == keys[nth]
@@ -192,33 +197,48 @@ impl SlotTable {
         self.free.len()
     }
 
-    /// Takes a free slot for an absent key. There must be one.
-    #[inline]
-    pub(crate) fn occupy(&mut self, key: &OffloadKey, hash: u64, held: bool) -> SlotId {
+    /// Takes a free slot for each of `chunks`, absent keys whose hashes are given. There must be enough.
+    pub(crate) fn occupy_all(&mut self, chunks: &mut [KeyAccess], hashes: impl Iterator<Item = u64>) {
+        for (chunk, hash) in chunks.iter_mut().zip(hashes) {
+            chunk.slot = Some(self.take_free(&chunk.key, hash, false));
+        }
+    }
+
+    /// Takes a free slot for an absent key, which a tier writes. There must be one.
+    pub(crate) fn occupy_for_tier(&mut self, key: &OffloadKey, hash: u64) -> SlotId {
+        self.take_free(key, hash, true)
+    }
+
+    #[expect(
+        clippy::inline_always,
+        reason = "it is a tenth of what storing a chunk costs, a fifth of that the call"
+    )]
+    #[inline(always)]
+    fn take_free(&mut self, key: &OffloadKey, hash: u64, held: bool) -> SlotId {
         let slot = self.free.pop().expect("the caller made sure that a slot is free");
+        let entry = self.index.insert(hash, slot);
         self.slots[slot.0 as usize] =
-            Slot { key: *key, state: SlotState::Pending { held }, offer: self.offer, hash };
-        self.index.insert(hash, slot);
+            Slot { key: *key, state: SlotState::Pending { held }, offer: self.offer, entry };
         self.pending += 1;
         slot
     }
 
     /// A pending chunk has arrived.
     #[inline]
-    pub(crate) fn make_ready(&mut self, slot: SlotId) -> OffloadKey {
-        let key = self.pending_key(slot);
-        self.set_state(slot, SlotState::Ready { pins: 0, holds: 0 });
+    pub(crate) fn make_ready(&mut self, slot: SlotId) {
+        let state = &mut self.slots[slot.0 as usize].state;
+        assert!(matches!(state, SlotState::Pending { .. }), "slot {slot} must be pending, is {state:?}");
+        *state = SlotState::Ready { pins: 0, holds: 0 };
         self.pending -= 1;
-        key
     }
 
     /// A pending chunk will not arrive.
-    pub(crate) fn fail(&mut self, slot: SlotId) -> OffloadKey {
-        let key = self.pending_key(slot);
-        self.index.remove(self.slots[slot.0 as usize].hash, slot);
+    pub(crate) fn fail(&mut self, slot: SlotId) {
+        let Slot { state, entry, .. } = self.slots[slot.0 as usize];
+        assert!(matches!(state, SlotState::Pending { .. }), "slot {slot} must be pending, is {state:?}");
+        self.index.remove(entry);
         self.pending -= 1;
         self.release_slot(slot);
-        key
     }
 
     /// Pins a ready chunk.
@@ -248,15 +268,17 @@ impl SlotTable {
         last
     }
 
-    /// Frees the slot of a chunk that a policy chose to evict.
-    #[inline]
-    pub(crate) fn free_evicted(&mut self, slot: SlotId) -> OffloadKey {
-        let Slot { key, hash, .. } = self.slots[slot.0 as usize];
-        let eviction = self.may_evict(slot);
-        assert!(eviction == Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
-        self.index.remove(hash, slot);
-        self.release_slot(slot);
-        key
+    /// Frees the slots of chunks that a policy chose to evict, and appends their keys to `evicted`.
+    pub(crate) fn free_evicted(&mut self, victims: &[SlotId], evicted: &mut Vec<OffloadKey>) {
+        for slot in victims {
+            let eviction = self.may_evict(*slot);
+            assert!(eviction == Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
+            let Slot { key, entry, state, .. } = &mut self.slots[slot.0 as usize];
+            evicted.push(*key);
+            *state = SlotState::Free;
+            self.index.remove(*entry);
+        }
+        self.free.extend_from_slice(victims);
     }
 
     /// Ends one hold on a parked slot; says whether that freed it.
@@ -359,13 +381,6 @@ impl SlotTable {
     fn release_slot(&mut self, slot: SlotId) {
         self.set_state(slot, SlotState::Free);
         self.free.push(slot);
-    }
-
-    fn pending_key(&self, slot: SlotId) -> OffloadKey {
-        match self.state(slot) {
-            SlotState::Pending { .. } => self.slots[slot.0 as usize].key,
-            state => panic!("slot {slot} must be pending, is {state:?}"),
-        }
     }
 
     fn ready_pins(&self, slot: SlotId) -> (u32, u32) {

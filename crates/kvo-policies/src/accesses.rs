@@ -1,5 +1,7 @@
 //! What one request meets, recorded while it runs and committed once.
 
+use std::ops::Range;
+
 use hashbrown::HashMap;
 use kvo_core::{GroupIdx, KeyPositions, OffloadKey, Position, SlotId};
 
@@ -68,11 +70,18 @@ pub enum Met {
 /// A key that a request has met: its place among those recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    place: usize,
+    place: u32,
     is_first: bool,
 }
 
 impl Meeting {
+    /// The meeting of the key that was recorded so many keys later.
+    #[inline]
+    #[must_use]
+    pub fn later(self, num_keys: u32) -> Self {
+        Self { place: self.place + num_keys, ..self }
+    }
+
     /// Whether the request had not met the key before.
     #[inline]
     pub fn is_first(self) -> bool {
@@ -101,7 +110,7 @@ impl RequestAccesses {
     ) -> Option<KeyAccess> {
         let meeting = self.keep(None).meet(key, end_token);
         self.note(meeting, slot, met);
-        let kind = self.recorded[meeting.place].kind();
+        let kind = self.recorded[meeting.place as usize].kind();
         meeting.is_first.then_some(KeyAccess { key: *key, slot, end_token, kind })
     }
 
@@ -130,23 +139,92 @@ impl RequestAccesses {
         }
     }
 
+    /// The request asks for an absent key in the offer of this number, which is not 0: as [`meet`](Self::meet),
+    /// [`name`](Self::name) and [`miss`](Self::miss) together. Returns the meeting and whether the key is missed for the
+    /// first time; nothing if the offer has named it already.
+    #[inline]
+    pub fn ask(
+        &mut self,
+        key: &OffloadKey,
+        at: Option<Position>,
+        positions: &KeyPositions,
+        offer: u32,
+    ) -> Option<(Meeting, bool)> {
+        let meeting = match self.meet_in_order(at) {
+            Some(meeting) => meeting,
+            None => self.keep(Some(positions)).meet(key, at.map(|position| position.end_token)),
+        };
+        if meeting.is_first {
+            self.recorded.push(Recorded { slot: None, named: offer, met: Met::Missing, missed: true });
+            return Some((meeting, true));
+        }
+        (!self.name(meeting, offer)).then(|| (meeting, self.miss(meeting)))
+    }
+
+    /// As [`ask`](Self::ask) of the first of `keys`, as many as are the next in order: none of them was met before, so
+    /// each is missed for the first time. Returns the places of the keys among the positions.
+    pub fn ask_next(
+        &mut self,
+        keys: &[OffloadKey],
+        positions: &KeyPositions,
+        offer: u32,
+    ) -> (Range<usize>, Meeting) {
+        let recorded = Recorded { slot: None, named: offer, met: Met::Missing, missed: true };
+        let (places, first) = self.take_next(keys, positions);
+        self.recorded.resize(first.place as usize + places.len(), recorded);
+        (places, first)
+    }
+
+    /// As [`meet`](Self::meet) of the first of `keys`, which are ready in `slots`, as many as are the next in order:
+    /// none of them was met before. Returns their places among the positions.
+    pub fn meet_next(
+        &mut self,
+        keys: &[OffloadKey],
+        slots: &[SlotId],
+        positions: &KeyPositions,
+    ) -> Range<usize> {
+        let (places, _) = self.take_next(keys, positions);
+        let recorded =
+            |slot: &SlotId| Recorded { slot: Some(*slot), named: 0, met: Met::Ready, missed: false };
+        self.recorded.extend(slots.iter().take(places.len()).map(recorded));
+        self.num_reused += places.len();
+        places
+    }
+
+    /// The places of the first of `keys` among the positions, as many as are the next in order here and there, and the
+    /// place of the first among what is recorded.
+    fn take_next(&mut self, keys: &[OffloadKey], positions: &KeyPositions) -> (Range<usize>, Meeting) {
+        let len = self.recorded.len();
+        let first = Meeting { place: count(len), is_first: true };
+        let Keys::InOrder { first_place } = &mut self.keys else { return (0..0, first) };
+        let next = positions.next_place();
+        if len > 0 && next != *first_place + len {
+            return (0..0, first);
+        }
+        let num_keys = positions.find_next(keys);
+        if len == 0 {
+            *first_place = next;
+        }
+        (next..next + num_keys, first)
+    }
+
     /// Whether this is the first time that the request misses a key that it has met: the moment at which a policy
     /// learns from its ghosts.
     #[inline]
     pub fn miss(&mut self, meeting: Meeting) -> bool {
-        !std::mem::replace(&mut self.recorded[meeting.place].missed, true)
+        !std::mem::replace(&mut self.recorded[meeting.place as usize].missed, true)
     }
 
     /// As [`miss`](Self::miss), by key; a key that was never met is not missed.
     pub fn first_miss(&mut self, key: &OffloadKey) -> bool {
         let Some(place) = self.keep(None).find(key, None) else { return false };
-        self.miss(Meeting { place, is_first: false })
+        self.miss(Meeting { place: count(place), is_first: false })
     }
 
     /// The request stores a key that it has met, into `slot`.
     #[inline]
     pub fn store(&mut self, meeting: Meeting, slot: SlotId) {
-        let recorded = &mut self.recorded[meeting.place];
+        let recorded = &mut self.recorded[meeting.place as usize];
         recorded.slot = Some(slot);
         if recorded.met == Met::Missing {
             recorded.met = Met::Stored;
@@ -156,7 +234,7 @@ impl RequestAccesses {
     /// Marks a key that was met as named in the offer of this number, which is not 0; says whether it was already.
     #[inline]
     pub fn name(&mut self, meeting: Meeting, offer: u32) -> bool {
-        std::mem::replace(&mut self.recorded[meeting.place].named, offer) == offer
+        std::mem::replace(&mut self.recorded[meeting.place as usize].named, offer) == offer
     }
 
     /// What there is to commit, if all of it was met in the order of the request's positions, and none of these was
@@ -232,7 +310,7 @@ impl RequestAccesses {
             *first_place = place;
         }
         let place = place.checked_sub(*first_place)?;
-        (place <= len).then_some(Meeting { place, is_first: place == len })
+        (place <= len).then_some(Meeting { place: count(place), is_first: place == len })
     }
 
     #[inline]
@@ -242,7 +320,7 @@ impl RequestAccesses {
             self.recorded.push(Recorded { slot, named: 0, met, missed: false });
             return;
         }
-        let recorded = &mut self.recorded[meeting.place];
+        let recorded = &mut self.recorded[meeting.place as usize];
         recorded.slot = slot.or(recorded.slot);
         if recorded.met == Met::Missing {
             recorded.met = met;
@@ -287,7 +365,7 @@ impl KeptKeys {
             None => self.add(key, end_token),
         }
         self.next = place + 1;
-        Meeting { place, is_first: found.is_none() }
+        Meeting { place: count(place), is_first: found.is_none() }
     }
 
     fn add(&mut self, key: &OffloadKey, end_token: Option<u32>) {
@@ -318,6 +396,12 @@ impl KeptKeys {
         let places = || keys.iter().enumerate().map(|(place, (key, _))| (*key, place)).collect();
         self.places.get_or_insert_with(places).get(key).copied()
     }
+}
+
+/// A number of keys; a request has less than 2^32.
+#[inline]
+fn count(keys: usize) -> u32 {
+    u32::try_from(keys).expect("a request has less than 2^32 keys")
 }
 
 impl Recorded {

@@ -64,6 +64,18 @@ impl CachePolicy for Lru {
         }
     }
 
+    fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
+        if chunks.iter().all(|chunk| chunk.end_token.is_some()) {
+            let run = self.run(req);
+            self.order.push_all_to_run(run, chunks, tier);
+            return;
+        }
+        for KeyAccess { key, slot, end_token, .. } in chunks {
+            let slot = slot.expect("a chunk that is inserted has a slot");
+            self.insert(req, slot, key, *end_token, tier);
+        }
+    }
+
     #[inline]
     fn on_ready(&mut self, slot: SlotId) {
         self.order.wake(slot);

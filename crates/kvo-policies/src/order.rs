@@ -47,7 +47,7 @@ pub(crate) struct Orders<const Q: usize> {
     dirty_runs: Vec<u32>,
     next_sequence: u64,
     /// Slots to be sorted, and whether each is waiting.
-    scratch: Vec<(u32, bool)>,
+    scratch: Vec<(SlotId, bool)>,
     /// Segments, and which of their slots an eviction has chosen.
     chosen: Vec<(u32, u16)>,
     visits: u64,
@@ -64,7 +64,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Segment {
-    slots: [u32; WIDTH as usize],
+    slots: [SlotId; WIDTH as usize],
     /// Its neighbours in the list that scans walk, if it is [`Link::Listed`].
     prev: u32,
     next: u32,
@@ -136,7 +136,7 @@ pub(crate) struct Scan {
     /// Where in the segment it goes on.
     index: u32,
     /// How many slots it may ask about at once.
-    ahead: usize,
+    ahead: u32,
     /// Slots of the segment that may be evicted and are not handed out yet.
     allowed: u16,
 }
@@ -186,7 +186,7 @@ impl<const Q: usize> Orders<Q> {
             segment = self.metas[segment as usize].newer;
         }
         let live = self.metas.get(segment as usize)?.live;
-        Some(SlotId(self.segments[segment as usize].slots[live.trailing_zeros() as usize]))
+        Some(self.segments[segment as usize].slots[live.trailing_zeros() as usize])
     }
 
     /// Slots that scans have looked at so far.
@@ -250,7 +250,8 @@ impl<const Q: usize> Orders<Q> {
 
     /// Begins a scan for `count` victims: as many are asked about together as stand side by side.
     pub(crate) fn scan_for(&self, queue: usize, count: usize) -> Scan {
-        Scan { queue, segment: self.queues[queue].head, index: 0, ahead: count.max(1), allowed: 0 }
+        let ahead = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+        Scan { queue, segment: self.queues[queue].head, index: 0, ahead, allowed: 0 }
     }
 
     /// The next slot, oldest first, that may be evicted. It stays where it is: the caller removes what it chose when
@@ -262,7 +263,7 @@ impl<const Q: usize> Orders<Q> {
         }
         let index = scan.allowed.trailing_zeros();
         scan.allowed &= scan.allowed - 1;
-        Some(SlotId(self.segments[scan.segment as usize].slots[index as usize]))
+        Some(self.segments[scan.segment as usize].slots[index as usize])
     }
 
     /// Finds the next slots of one segment that may be evicted; says whether there are any.
@@ -286,7 +287,7 @@ impl<const Q: usize> Orders<Q> {
                 continue;
             }
             scan.allowed = self.ask(scan, left, tier);
-            scan.ahead = scan.ahead.saturating_sub(scan.allowed.count_ones() as usize).max(1);
+            scan.ahead = scan.ahead.saturating_sub(scan.allowed.count_ones()).max(1);
             if scan.allowed != 0 {
                 return true;
             }
@@ -295,27 +296,25 @@ impl<const Q: usize> Orders<Q> {
 
     /// Asks about slots of the scan's segment, of which `left` are left; returns which of them may be evicted.
     fn ask(&mut self, scan: &mut Scan, left: u32, tier: &dyn Residents) -> u16 {
-        let segment = scan.segment as usize;
-        let (mut slots, mut indexes) = ([SlotId(0); WIDTH as usize], [0; WIDTH as usize]);
-        let mut left = left;
-        let mut len = 0;
-        while left != 0 && len < scan.ahead {
-            let index = left.trailing_zeros();
-            left &= left - 1;
-            slots[len] = SlotId(self.segments[segment].slots[index as usize]);
-            indexes[len] = index;
-            len += 1;
-        }
+        let segment = &self.segments[scan.segment as usize];
+        // The next of them that stand side by side.
+        let first = left.trailing_zeros();
+        let side_by_side = (!(left >> first)).trailing_zeros();
+        let len = side_by_side.min(scan.ahead);
+        let slots = &segment.slots[first as usize..][..len as usize];
         let mut answers = [Eviction::Held; WIDTH as usize];
-        tier.may_evict_each(&slots[..len], &mut answers[..len]);
-        let (mut allowed, mut held) = (0u16, 0u16);
-        for (answer, index) in answers[..len].iter().zip(indexes) {
-            allowed |= u16::from(*answer == Eviction::Allowed) << index;
-            held |= u16::from(*answer == Eviction::Held) << index;
+        let answers = &mut answers[..len as usize];
+        tier.may_evict_each(slots, answers);
+        self.visits += u64::from(len);
+        scan.index = first + len;
+        let of = |wanted: Eviction, answers: &[Eviction]| {
+            let bits = answers.iter().rev().map(|answer| u16::from(*answer == wanted));
+            bits.fold(0, |mask, bit| mask << 1 | bit) << first
+        };
+        let allowed = of(Eviction::Allowed, answers);
+        if allowed.count_ones() != len {
+            self.metas[scan.segment as usize].waiting &= !of(Eviction::Held, answers);
         }
-        self.metas[segment].waiting &= !held;
-        self.visits += len as u64;
-        scan.index = indexes[len - 1] + 1;
         allowed
     }
 
@@ -337,10 +336,11 @@ impl<const Q: usize> Orders<Q> {
                 return false;
             }
             self.chosen.push((scan.segment, scan.allowed));
+            let slots = &self.segments[scan.segment as usize].slots;
             while scan.allowed != 0 {
                 let index = scan.allowed.trailing_zeros();
                 scan.allowed &= scan.allowed - 1;
-                victims.push(SlotId(self.segments[scan.segment as usize].slots[index as usize]));
+                victims.push(slots[index as usize]);
             }
         }
         for victim in &victims[before..] {
@@ -388,14 +388,20 @@ impl<const Q: usize> Orders<Q> {
 
     #[inline]
     fn put(&mut self, segment: u32, index: u32, slot: SlotId) {
-        self.segments[segment as usize].slots[index as usize] = slot.0;
+        self.segments[segment as usize].slots[index as usize] = slot;
         self.places[slot.0 as usize].at = segment << 4 | index;
+        self.put_in(segment, 1 << index);
+    }
+
+    /// Slots that have just been written into a segment are there.
+    #[inline]
+    fn put_in(&mut self, segment: u32, slots: u16) {
         let meta = &mut self.metas[segment as usize];
-        meta.live |= 1 << index;
-        meta.waiting |= 1 << index;
-        self.queues[meta.queue as usize].len += 1;
+        meta.live |= slots;
+        meta.waiting |= slots;
+        self.queues[meta.queue as usize].len += slots.count_ones();
         if meta.run != NONE {
-            self.runs[meta.run as usize].len += 1;
+            self.runs[meta.run as usize].len += slots.count_ones();
         }
         self.bring_back(segment);
     }
@@ -499,7 +505,7 @@ impl<const Q: usize> Orders<Q> {
             run: NONE,
         };
         let segment = self.free_segments.pop().unwrap_or_else(|| {
-            self.segments.push(Segment { slots: [NONE; WIDTH as usize], prev: NONE, next: NONE });
+            self.segments.push(Segment { slots: [SlotId(NONE); WIDTH as usize], prev: NONE, next: NONE });
             self.metas.push(meta);
             u32::try_from(self.segments.len() - 1).expect("a segment takes 64 bytes")
         });
@@ -579,7 +585,7 @@ impl<const Q: usize> Orders<Q> {
 
     /// Moves the slots of `second`, the next in the list, behind those of `first`.
     fn merge(&mut self, first: u32, second: u32) {
-        let mut slots = [NONE; WIDTH as usize];
+        let mut slots = [SlotId(NONE); WIDTH as usize];
         let (mut live, mut waiting) = (0u16, 0u16);
         let mut index = 0;
         for segment in [first, second] {
@@ -592,7 +598,7 @@ impl<const Q: usize> Orders<Q> {
                 slots[index as usize] = slot;
                 live |= 1 << index;
                 waiting |= (meta.waiting >> from & 1) << index;
-                self.places[slot as usize].at = first << 4 | index;
+                self.places[slot.0 as usize].at = first << 4 | index;
                 index += 1;
             }
         }

@@ -78,7 +78,7 @@ pub enum Eviction {
 /// `remove`d when its store failed; `evict`ed chunks leave without further notice. Keys and slots in an argument are
 /// without repeats.
 ///
-/// Seven methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
+/// Eight methods have a body, so the least policy is five: `insert`, `remove`, `evict`, `touch` and `clear`.
 /// [`on_store_miss`](Self::on_store_miss) and [`on_request_finished`](Self::on_request_finished) then fall back to
 /// [`touch`](Self::touch).
 pub trait CachePolicy: Send {
@@ -97,6 +97,14 @@ pub trait CachePolicy: Send {
         end_token: Option<u32>,
         tier: &dyn Residents,
     );
+
+    /// As [`insert`](Self::insert) of each of `chunks`, all of which have a slot, in their order.
+    fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
+        for KeyAccess { key, slot, end_token, .. } in chunks {
+            let slot = slot.expect("a chunk that is inserted has a slot");
+            self.insert(req, slot, key, *end_token, tier);
+        }
+    }
 
     /// The bytes of the chunk in `slot` have arrived; it is no longer held.
     fn on_ready(&mut self, slot: SlotId) {
@@ -200,6 +208,10 @@ impl<P: CachePolicy + ?Sized> CachePolicy for Box<P> {
 
     fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         (**self).on_request_finished(req, keys, tier);
+    }
+
+    fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
+        (**self).insert_all(req, chunks, tier);
     }
 
     fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {

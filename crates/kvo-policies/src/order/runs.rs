@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use kvo_core::SlotId;
 
-use super::{Label, Link, Meta, NONE, Orders, WIDTH};
-use crate::policy::Residents;
+use super::{Label, Link, Meta, NONE, Orders, Place, WIDTH};
+use crate::policy::{KeyAccess, Residents};
 
 /// Segments of a run count down from here, so that a run has room on its old side.
 const RUN_START: u32 = u32::MAX;
@@ -64,6 +64,50 @@ impl<const Q: usize> Orders<Q> {
         }
     }
 
+    /// As [`push_to_run`](Self::push_to_run) of each of `chunks`, all of which have a slot and a position, in their
+    /// order. Chunks that rise, and are in no queue yet, are laid down side by side.
+    pub(crate) fn push_all_to_run(&mut self, run: u32, chunks: &[KeyAccess], tier: &dyn Residents) {
+        let mut left = chunks;
+        while let [next, rest @ ..] = left {
+            let num_laid = self.lay_down(run, left);
+            if num_laid > 0 {
+                left = &left[num_laid..];
+                continue;
+            }
+            let (slot, end_token) = next.slot.zip(next.end_token).expect("it has a slot and a position");
+            self.push_to_run(run, slot, end_token, tier);
+            left = rest;
+        }
+    }
+
+    /// Puts the first of `chunks` into the room of a run's oldest segment, as many as rise and are in no queue; returns
+    /// how many.
+    fn lay_down(&mut self, run: u32, chunks: &[KeyAccess]) -> usize {
+        let Run { first, unsorted, mut last_end_token, .. } = self.runs[run as usize];
+        if unsorted > 0 {
+            return 0;
+        }
+        let room = (self.metas[first as usize].live | 1 << WIDTH).trailing_zeros();
+        let slots = &mut self.segments[first as usize].slots;
+        let mut index = room;
+        for KeyAccess { slot, end_token, .. } in chunks.iter().take(room as usize) {
+            let (Some(slot), Some(end_token)) = (*slot, *end_token) else { break };
+            let place = &mut self.places[slot.0 as usize];
+            if place.at != NONE || end_token <= last_end_token {
+                break;
+            }
+            index -= 1;
+            slots[index as usize] = slot;
+            *place = Place { at: first << 4 | index, end_token };
+            last_end_token = end_token;
+        }
+        if index < room {
+            self.runs[run as usize].last_end_token = last_end_token;
+            self.put_in(first, (1 << room) - (1 << index));
+        }
+        (room - index) as usize
+    }
+
     /// As [`push_to_run`](Self::push_to_run), at a position that is not beyond all that were put there.
     fn push_out_of_order(&mut self, run: u32, slot: SlotId, tier: &dyn Residents) {
         let state = &mut self.runs[run as usize];
@@ -72,7 +116,7 @@ impl<const Q: usize> Orders<Q> {
         let live = self.metas[first as usize].live;
         let is_behind_oldest = live != 0 && {
             let oldest = self.segments[first as usize].slots[live.trailing_zeros() as usize];
-            self.compare_in_run(slot.0, oldest, tier) == Ordering::Greater
+            self.compare_in_run(slot, oldest, tier) == Ordering::Greater
         };
         if is_behind_oldest && self.insert_into_first(run, slot, tier) {
             return;
@@ -160,7 +204,7 @@ impl<const Q: usize> Orders<Q> {
             let mut left = self.metas[segment as usize].live;
             while left != 0 {
                 let slot = self.segments[segment as usize].slots[left.trailing_zeros() as usize];
-                if slots.next() != Some(SlotId(slot)) {
+                if slots.next() != Some(slot) {
                     return None;
                 }
                 left &= left - 1;
@@ -183,22 +227,20 @@ impl<const Q: usize> Orders<Q> {
         let unsorted = std::mem::take(&mut self.runs[run as usize].unsorted) as usize;
         let mut slots = std::mem::take(&mut self.scratch);
         slots.clear();
-        let mut newest = NONE;
+        let mut newest: Option<SlotId> = None;
         let mut segment = self.runs[run as usize].first;
         while segment != NONE && self.metas[segment as usize].run == run {
             let Meta { live, waiting, newer, .. } = self.metas[segment as usize];
             let in_segment = self.segments[segment as usize].slots;
             let oldest = in_segment[live.trailing_zeros() as usize % WIDTH as usize];
-            if !slots.is_empty()
-                && slots.len() >= unsorted
-                && self.compare_in_run(oldest, newest, tier) == Ordering::Greater
-            {
+            let is_newer = |slot, than| self.compare_in_run(slot, than, tier) == Ordering::Greater;
+            if slots.len() >= unsorted && newest.is_some_and(|newest| is_newer(oldest, newest)) {
                 break;
             }
             for index in (0..WIDTH).filter(|index| live >> index & 1 == 1) {
                 let slot = in_segment[index as usize];
-                if newest == NONE || self.compare_in_run(slot, newest, tier) == Ordering::Greater {
-                    newest = slot;
+                if newest.is_none_or(|newest| is_newer(slot, newest)) {
+                    newest = Some(slot);
                 }
                 slots.push((slot, waiting >> index & 1 == 1));
             }
@@ -206,12 +248,12 @@ impl<const Q: usize> Orders<Q> {
         }
         slots.sort_unstable_by(|(a, _), (b, _)| self.compare_in_run(*b, *a, tier));
         for (slot, _) in &slots {
-            self.remove(SlotId(*slot));
+            self.remove(*slot);
         }
         for (slot, is_waiting) in &slots {
-            self.prepend_to_run(run, SlotId(*slot));
+            self.prepend_to_run(run, *slot);
             if !is_waiting {
-                let place = self.places[*slot as usize].at;
+                let place = self.places[slot.0 as usize].at;
                 self.metas[(place >> 4) as usize].waiting &= !(1 << (place & 15));
             }
         }
@@ -219,11 +261,9 @@ impl<const Q: usize> Orders<Q> {
     }
 
     /// Which of two slots of a run goes first.
-    fn compare_in_run(&self, a: u32, b: u32, tier: &dyn Residents) -> Ordering {
-        self.places[b as usize]
-            .end_token
-            .cmp(&self.places[a as usize].end_token)
-            .then_with(|| tier.key(SlotId(a)).cmp(&tier.key(SlotId(b))))
+    fn compare_in_run(&self, a: SlotId, b: SlotId, tier: &dyn Residents) -> Ordering {
+        let end_token = |slot: SlotId| self.places[slot.0 as usize].end_token;
+        end_token(b).cmp(&end_token(a)).then_with(|| tier.key(a).cmp(&tier.key(b)))
     }
 
     /// Puts a slot at the old end of a run.
@@ -264,19 +304,18 @@ impl<const Q: usize> Orders<Q> {
         }
         let highest = self.segments[first as usize].slots[15 - live.leading_zeros() as usize];
         let is_last = newer == NONE || self.metas[newer as usize].run != run;
-        if !is_last && self.compare_in_run(slot.0, highest, tier) == Ordering::Greater {
+        if !is_last && self.compare_in_run(slot, highest, tier) == Ordering::Greater {
             return false;
         }
         // From the recent end down, so that the run keeps its room at the old end.
         let old = self.segments[first as usize].slots;
-        let (mut new, mut new_live, mut new_waiting) = ([NONE; WIDTH as usize], 0u16, 0u16);
+        let (mut new, mut new_live, mut new_waiting) = ([SlotId(NONE); WIDTH as usize], 0u16, 0u16);
         let (mut index, mut placed) = (WIDTH, false);
         let mut left = live;
         while left != 0 || !placed {
             let from = if left == 0 { None } else { Some(left.ilog2()) };
-            let below = from.is_none_or(|from| {
-                self.compare_in_run(slot.0, old[from as usize], tier) == Ordering::Greater
-            });
+            let below = from
+                .is_none_or(|from| self.compare_in_run(slot, old[from as usize], tier) == Ordering::Greater);
             index -= 1;
             let (next, is_waiting) = match from {
                 Some(from) if placed || !below => {
@@ -285,13 +324,13 @@ impl<const Q: usize> Orders<Q> {
                 }
                 _ => {
                     placed = true;
-                    (slot.0, 1)
+                    (slot, 1)
                 }
             };
             new[index as usize] = next;
             new_live |= 1 << index;
             new_waiting |= is_waiting << index;
-            self.places[next as usize].at = first << 4 | index;
+            self.places[next.0 as usize].at = first << 4 | index;
         }
         self.segments[first as usize].slots = new;
         let meta = &mut self.metas[first as usize];

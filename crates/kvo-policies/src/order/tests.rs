@@ -364,9 +364,7 @@ impl<const Q: usize> Orders<Q> {
         while segment != NONE {
             let Meta { live, newer, .. } = self.metas[segment as usize];
             let in_segment = &self.segments[segment as usize].slots;
-            slots.extend(
-                (0..WIDTH).filter(|at| live >> at & 1 == 1).map(|at| SlotId(in_segment[at as usize])),
-            );
+            slots.extend((0..WIDTH).filter(|at| live >> at & 1 == 1).map(|at| in_segment[at as usize]));
             segment = newer;
         }
         slots
@@ -380,7 +378,10 @@ impl<const Q: usize> Orders<Q> {
             if place != NONE {
                 let meta = &self.metas[(place >> 4) as usize];
                 assert!(meta.live >> (place & 15) & 1 == 1, "slot {slot} is live in its segment");
-                assert_eq!(self.segments[(place >> 4) as usize].slots[(place & 15) as usize] as usize, slot);
+                assert_eq!(
+                    self.segments[(place >> 4) as usize].slots[(place & 15) as usize].0 as usize,
+                    slot
+                );
                 len[meta.queue as usize] += 1;
             }
         }
