@@ -226,6 +226,7 @@ impl<P: CachePolicy> CpuManager<P> {
         self.stats.chunks_failed += 1;
     }
 
+    #[inline]
     pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) {
         if self.slots.unpin(slot, pin) {
             self.policy.on_unpin(slot);

@@ -244,28 +244,31 @@ impl SlotTable {
     /// Pins a ready chunk.
     #[inline]
     pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) {
-        let (pins, holds) = self.ready_pins(slot);
-        let state = match pin {
-            Pin::Load => SlotState::Ready { pins: pins + 1, holds },
-            Pin::Hold => SlotState::Ready { pins, holds: holds + 1 },
-        };
-        self.set_state(slot, state);
-        self.pinned += u32::from(pins + holds == 0);
+        match &mut self.slots[slot.0 as usize].state {
+            SlotState::Ready { pins, holds } => {
+                self.pinned += u32::from(*pins + *holds == 0);
+                *match pin {
+                    Pin::Load => pins,
+                    Pin::Hold => holds,
+                } += 1;
+            }
+            state => panic!("slot {slot} must be ready, is {state:?}"),
+        }
     }
 
     /// Takes one pin off a chunk; says whether that was its last.
     #[inline]
     pub(crate) fn unpin(&mut self, slot: SlotId, pin: Pin) -> bool {
-        let (pins, holds) = self.ready_pins(slot);
-        let state = match (pin, pins, holds) {
-            (Pin::Load, 1.., _) => SlotState::Ready { pins: pins - 1, holds },
-            (Pin::Hold, _, 1..) => SlotState::Ready { pins, holds: holds - 1 },
-            _ => panic!("slot {slot} must have a {pin:?} pin, has {pins} load pins and {holds} holds"),
-        };
-        self.set_state(slot, state);
-        let last = pins + holds == 1;
-        self.pinned -= u32::from(last);
-        last
+        match (&mut self.slots[slot.0 as usize].state, pin) {
+            (SlotState::Ready { pins: of @ 1.., holds: others }, Pin::Load)
+            | (SlotState::Ready { pins: others, holds: of @ 1.. }, Pin::Hold) => {
+                *of -= 1;
+                let last = *of + *others == 0;
+                self.pinned -= u32::from(last);
+                last
+            }
+            (state, _) => panic!("slot {slot} must have a {pin:?} pin, is {state:?}"),
+        }
     }
 
     /// Frees the slots of chunks that a policy chose to evict, and appends their keys to `evicted`.
@@ -381,13 +384,6 @@ impl SlotTable {
     fn release_slot(&mut self, slot: SlotId) {
         self.set_state(slot, SlotState::Free);
         self.free.push(slot);
-    }
-
-    fn ready_pins(&self, slot: SlotId) -> (u32, u32) {
-        match self.state(slot) {
-            SlotState::Ready { pins, holds } => (pins, holds),
-            state => panic!("slot {slot} must be ready, is {state:?}"),
-        }
     }
 }
 

@@ -104,12 +104,9 @@ impl CachePolicy for Lru {
     fn on_store_miss(&mut self, _keys: &[KeyAccess], _tier: &dyn Residents) {}
 
     fn on_request_access(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
-        for access in keys {
-            let (Some(end_token), Some(slot)) = (access.end_token, access.slot) else { continue };
+        if keys.iter().any(|access| access.slot.is_some() && access.end_token.is_some()) {
             let run = self.run(req);
-            if self.order.is_raised_by_run(slot, run, end_token) {
-                self.order.push_to_run(run, slot, end_token, tier);
-            }
+            self.order.raise_all_to_run(run, keys, tier);
         }
     }
 

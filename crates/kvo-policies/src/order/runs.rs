@@ -64,6 +64,47 @@ impl<const Q: usize> Orders<Q> {
         }
     }
 
+    /// Puts those of `chunks` that have a slot and a position into a run that would be [raised](Self::is_raised_by_run)
+    /// by it, in their order.
+    pub(crate) fn raise_all_to_run(&mut self, run: u32, chunks: &[KeyAccess], tier: &dyn Residents) {
+        let mut left = chunks;
+        while !left.is_empty() {
+            let num_raised = self.take_raised(run, left);
+            self.push_all_to_run(run, &left[..num_raised], tier);
+            left = &left[num_raised..];
+            left = left.get(1..).unwrap_or_default();
+        }
+    }
+
+    /// Takes the first of `chunks`, as many as a run raises, out of their queues, those of a segment together; returns
+    /// how many.
+    fn take_raised(&mut self, run: u32, chunks: &[KeyAccess]) -> usize {
+        let mut num_raised = 0;
+        let (mut segment, mut slots) = (NONE, 0);
+        for access in chunks {
+            let Some((slot, end_token)) = access.slot.zip(access.end_token) else { break };
+            if !self.is_raised_by_run(slot, run, end_token) {
+                break;
+            }
+            num_raised += 1;
+            let at = std::mem::replace(&mut self.places[slot.0 as usize].at, NONE);
+            if at == NONE {
+                continue;
+            }
+            if at >> 4 != segment {
+                if slots != 0 {
+                    self.take_out(segment, slots);
+                }
+                (segment, slots) = (at >> 4, 0);
+            }
+            slots |= 1 << (at & 15);
+        }
+        if slots != 0 {
+            self.take_out(segment, slots);
+        }
+        num_raised
+    }
+
     /// As [`push_to_run`](Self::push_to_run) of each of `chunks`, all of which have a slot and a position, in their
     /// order. Chunks that rise, and are in no queue yet, are laid down side by side.
     pub(crate) fn push_all_to_run(&mut self, run: u32, chunks: &[KeyAccess], tier: &dyn Residents) {
