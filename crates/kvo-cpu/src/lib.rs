@@ -71,7 +71,6 @@ mod manager;
 mod accesses;
 mod error;
 mod hold;
-mod index;
 mod options;
 mod slots;
 mod tracker;

@@ -14,8 +14,7 @@ use kvo_policies::{AccessKind, CachePolicy, KeyAccess, Meeting, Met, RequestAcce
 use crate::{
     ConfigError, CpuOptions, CpuStats,
     accesses::RequestState,
-    index::BATCH,
-    slots::{Found, Pin, SlotTable},
+    slots::{BATCH, Found, Pin, SlotTable},
     tracker::OfferTracker,
 };
 

@@ -11,18 +11,18 @@
 //! ```
 
 use kvo_core::{BlockHash, ChunkCounts, GroupIdx, LookupResult, OffloadKey, SlotId};
-use kvo_policies::{Eviction, KeyAccess, Residents};
+use kvo_policies::{Eviction, IndexEntry, KeyAccess, Residents, SlotIndex};
 
-use crate::{
-    ConfigError, CpuOptions,
-    index::{BATCH, Index, IndexEntry},
-};
+use crate::{ConfigError, CpuOptions};
+
+/// Keys that are looked for together.
+pub(crate) const BATCH: usize = SlotIndex::BATCH;
 
 /// Every slot's state, the way from keys to slots, and the counts, which always add up.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     slots: Vec<Slot>,
-    index: Index,
+    index: SlotIndex,
     free: Vec<SlotId>,
     pending: u32,
     pinned: u32,
@@ -92,7 +92,7 @@ impl SlotTable {
             entry: IndexEntry::default(),
         }));
         free.extend((0..num_slots).rev().map(SlotId));
-        let index = Index::new(num_slots).map_err(too_many)?;
+        let index = SlotIndex::new(num_slots).map_err(too_many)?;
         Ok(Self { slots, index, free, pending: 0, pinned: 0, parked: 0, offer: 0 })
     }
 
@@ -369,7 +369,7 @@ impl SlotTable {
         assert_eq!((counted, parked), (self.counts(), self.parked), "counts must be those of the slots");
         assert!(counted.add_up(), "{counted:?}");
         let chunks = counted.capacity - counted.free - parked;
-        assert_eq!(count(self.index.len()), chunks, "the index must hold the resident chunks only");
+        assert_eq!(count(self.index.count_keys()), chunks, "the index must hold the resident chunks only");
         assert!(self.free.iter().all(|slot| self.state(*slot) == SlotState::Free), "free slots must be free");
     }
 

@@ -3,8 +3,9 @@
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
-    AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents,
+    AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
     ghosts::Ghosts,
+    index::SlotIndex,
     segmented::{PROBATION, PROTECTED, Segmented},
 };
 
@@ -45,6 +46,8 @@ pub struct Aslru {
     /// Of each slot: whether its chunk came back with a ghost, until the finish that sees it; and whether it was
     /// protected since it is resident.
     chunks: Vec<Chunk>,
+    /// How many chunks came back with a ghost, and no finish has seen that.
+    num_ghosts_back: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +66,7 @@ impl Aslru {
             // Each list may hold one more than the capacity until it is trimmed.
             ghosts: Ghosts::new(capacity.saturating_mul(3).saturating_add(3)),
             chunks: vec![Chunk::default(); capacity as usize],
+            num_ghosts_back: 0,
         }
     }
 
@@ -105,16 +109,38 @@ impl Aslru {
         for (index, access) in keys.iter().enumerate().rev() {
             let Some(slot) = access.slot else { continue };
             let Some(list) = self.segments.list_of(slot) else { continue };
-            self.chunks[slot.0 as usize].was_ghost = false;
+            self.set_was_ghost(slot, false);
             if list == PROTECTED || index < wanted {
                 self.protect(slot);
             } else {
                 self.segments.push(PROBATION, slot);
             }
         }
+        self.demote();
+    }
+
+    fn demote(&mut self) {
         // The target is never negative, and never above a capacity of 32 bits.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
         self.segments.demote_beyond(self.target_protected as usize);
+    }
+
+    /// A chunk begins in `slot`.
+    fn begin(&mut self, slot: SlotId, was_ghost: bool) {
+        self.chunks[slot.0 as usize] = Chunk::default();
+        self.set_was_ghost(slot, was_ghost);
+    }
+
+    /// The chunk in `slot` is gone; returns what was known of it.
+    fn forget(&mut self, slot: SlotId) -> Chunk {
+        let chunk = self.chunks[slot.0 as usize];
+        self.set_was_ghost(slot, false);
+        chunk
+    }
+
+    fn set_was_ghost(&mut self, slot: SlotId, was_ghost: bool) {
+        let before = std::mem::replace(&mut self.chunks[slot.0 as usize].was_ghost, was_ghost);
+        self.num_ghosts_back = self.num_ghosts_back + usize::from(was_ghost) - usize::from(before);
     }
 }
 
@@ -132,8 +158,19 @@ impl CachePolicy for Aslru {
         tier: &dyn Residents,
     ) {
         let was_ghost = self.ghosts.remove(key) == Some(ASKED);
-        self.chunks[slot.0 as usize] = Chunk { was_ghost, was_protected: false };
+        self.begin(slot, was_ghost);
         self.segments.insert(req, slot, end_token, tier);
+    }
+
+    fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
+        for batch in chunks.chunks(SlotIndex::BATCH) {
+            for (chunk, ghost) in batch.iter().zip(self.ghosts.find_batch(batch)) {
+                let was_ghost = ghost.is_some() && self.ghosts.remove(&chunk.key) == Some(ASKED);
+                let slot = chunk.slot.expect("a chunk that is inserted has a slot");
+                self.begin(slot, was_ghost);
+            }
+        }
+        self.segments.insert_all(req, chunks, tier);
     }
 
     fn on_ready(&mut self, slot: SlotId) {
@@ -145,18 +182,19 @@ impl CachePolicy for Aslru {
     }
 
     fn remove(&mut self, slot: SlotId) {
+        self.forget(slot);
         self.segments.remove(slot);
     }
 
     fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
         let before = victims.len();
-        if !self.segments.choose(count, tier, victims) {
+        if !self.segments.evict(count, tier, victims) {
             return false;
         }
         for victim in &victims[before..] {
-            self.segments.remove(*victim);
-            let list = if self.chunks[victim.0 as usize].was_protected { B2 } else { B1 };
-            self.ghosts.push(list, tier.key(*victim));
+            let Chunk { was_protected, .. } = self.forget(*victim);
+            let list = if was_protected { B2 } else { B1 };
+            self.ghosts.push_new(list, tier.key(*victim));
             self.ghosts.trim(list, self.capacity as usize);
         }
         true
@@ -170,8 +208,12 @@ impl CachePolicy for Aslru {
     }
 
     fn on_store_miss(&mut self, keys: &[KeyAccess], _tier: &dyn Residents) {
-        for access in keys.iter().rev() {
-            self.adapt(&access.key);
+        for batch in keys.rchunks(SlotIndex::BATCH) {
+            // A key without a ghost gets none by what the others do.
+            let found = self.ghosts.find_batch(batch);
+            for (access, _) in batch.iter().zip(found).rev().filter(|(_, ghost)| ghost.is_some()) {
+                self.adapt(&access.key);
+            }
         }
     }
 
@@ -185,7 +227,19 @@ impl CachePolicy for Aslru {
         self.segments.end(req, tier);
     }
 
+    /// What a request stored alone, and nobody had asked for before, becomes the most recent of probation.
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        let is_new = summary.num_reused == 0 && self.num_ghosts_back == 0;
+        let is_committed = is_new && self.segments.end_in_probation(req, summary.num_keys);
+        if is_committed {
+            self.demote();
+        }
+        is_committed
+    }
+
     fn clear(&mut self) {
+        self.num_ghosts_back = 0;
+        self.chunks.fill(Chunk::default());
         self.target_protected = FIRST_TARGET * f64::from(self.capacity);
         self.segments.clear();
         self.ghosts.clear();

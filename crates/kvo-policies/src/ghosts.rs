@@ -1,27 +1,47 @@
 //! Keys of chunks that were evicted lately, without data.
 
-use hashbrown::HashMap;
-use kvo_core::{BlockHash, GroupIdx, OffloadKey, SlotId};
+use kvo_core::{OffloadKey, SlotId};
 
-use crate::order::Orders;
+use crate::{
+    KeyAccess,
+    index::{IndexEntry, SlotIndex},
+    order::Orders,
+};
 
 /// `Q` ghost lists, oldest first, each key in at most one. Never more keys than it was built for.
+///
+/// Its memory is reserved at once, and used as ghosts come.
 #[derive(Debug)]
 pub(crate) struct Ghosts<const Q: usize> {
     order: Orders<Q>,
-    index: HashMap<OffloadKey, SlotId>,
-    keys: Vec<OffloadKey>,
+    index: SlotIndex,
+    /// By number.
+    entries: Vec<Ghost>,
     free: Vec<SlotId>,
+    capacity: u32,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Ghost {
+    key: OffloadKey,
+    entry: IndexEntry,
+}
+
+/// Which of up to a batch of keys have a ghost.
+pub(crate) type Found = [Option<SlotId>; SlotIndex::BATCH];
 
 impl<const Q: usize> Ghosts<Q> {
     /// Empty lists with room for `capacity` keys together.
+    ///
+    /// # Panics
+    /// If there is no memory for them.
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             order: Orders::new(capacity),
-            index: HashMap::with_capacity(capacity as usize),
-            keys: vec![OffloadKey::new(BlockHash([0; 32]), GroupIdx(0)); capacity as usize],
-            free: (0..capacity).rev().map(SlotId).collect(),
+            index: SlotIndex::new(capacity).expect("there must be memory for the ghosts"),
+            entries: Vec::with_capacity(capacity as usize),
+            free: Vec::with_capacity(capacity as usize),
+            capacity,
         }
     }
 
@@ -32,26 +52,46 @@ impl<const Q: usize> Ghosts<Q> {
 
     /// The list that a key is in.
     pub(crate) fn list_of(&self, key: &OffloadKey) -> Option<usize> {
-        self.index.get(key).and_then(|ghost| self.order.queue_of(*ghost))
+        self.find(key).and_then(|ghost| self.order.queue_of(ghost))
+    }
+
+    /// Finds the ghosts of the keys, no more than a batch, together.
+    pub(crate) fn find_batch(&self, keys: &[KeyAccess]) -> Found {
+        let (mut hashes, mut found) = ([0; SlotIndex::BATCH], [None; SlotIndex::BATCH]);
+        for (hash, access) in hashes.iter_mut().zip(keys) {
+            *hash = self.index.hash(&access.key);
+        }
+        let is_key = |nth: usize, ghost: SlotId| self.entries[ghost.0 as usize].key == keys[nth].key;
+        self.index.get_batch(&hashes[..keys.len()], &mut found, is_key);
+        found
     }
 
     /// Puts a key, wherever it is, at the recent end of a list. There must be room for it.
     pub(crate) fn push(&mut self, list: usize, key: OffloadKey) {
-        let Self { order, index, keys, free } = self;
-        let ghost = *index.entry(key).or_insert_with(|| {
-            let ghost = free.pop().expect("the lists are trimmed before they outgrow their room");
-            keys[ghost.0 as usize] = key;
-            ghost
+        match self.find(&key) {
+            Some(ghost) => self.order.push(list, ghost),
+            None => self.push_new(list, key),
+        }
+    }
+
+    /// As [`push`](Self::push), of a key that has no ghost.
+    pub(crate) fn push_new(&mut self, list: usize, key: OffloadKey) {
+        let ghost = self.free.pop().unwrap_or_else(|| {
+            let next = u32::try_from(self.entries.len()).expect("no more than the capacity");
+            assert!(next < self.capacity, "the lists are trimmed before they outgrow their room");
+            self.entries.push(Ghost { key, entry: IndexEntry::default() });
+            SlotId(next)
         });
-        order.push(list, ghost);
+        let entry = self.index.insert(self.index.hash(&key), ghost);
+        self.entries[ghost.0 as usize] = Ghost { key, entry };
+        self.order.push(list, ghost);
     }
 
     /// Forgets a key; says which list it was in.
     pub(crate) fn remove(&mut self, key: &OffloadKey) -> Option<usize> {
-        let ghost = self.index.remove(key)?;
+        let ghost = self.find(key)?;
         let list = self.order.queue_of(ghost);
-        self.order.remove(ghost);
-        self.free.push(ghost);
+        self.forget(ghost);
         list
     }
 
@@ -59,23 +99,31 @@ impl<const Q: usize> Ghosts<Q> {
     pub(crate) fn trim(&mut self, list: usize, len: usize) {
         while self.order.len(list) > len {
             let oldest = self.order.oldest(list).expect("a list with keys has an oldest");
-            let key = self.keys[oldest.0 as usize];
-            self.remove(&key);
+            self.forget(oldest);
         }
     }
 
     pub(crate) fn clear(&mut self) {
         self.order.clear();
         self.index.clear();
+        self.entries.clear();
         self.free.clear();
-        self.free.extend(
-            (0..self.keys.len()).rev().map(|ghost| SlotId(u32::try_from(ghost).expect("counted in 32 bits"))),
-        );
     }
+
+    fn find(&self, key: &OffloadKey) -> Option<SlotId> {
+        self.index.get(self.index.hash(key), |ghost| self.entries[ghost.0 as usize].key == *key)
+    }
+
+    fn forget(&mut self, ghost: SlotId) {
+        self.index.remove(self.entries[ghost.0 as usize].entry);
+        self.order.remove(ghost);
+        self.free.push(ghost);
+    }
+
     /// The keys of a list, oldest first. For tests.
     #[cfg(test)]
     pub(crate) fn keys(&self, list: usize) -> Vec<OffloadKey> {
-        self.order.list(list).into_iter().map(|ghost| self.keys[ghost.0 as usize]).collect()
+        self.order.list(list).into_iter().map(|ghost| self.entries[ghost.0 as usize].key).collect()
     }
 }
 

@@ -85,6 +85,7 @@
 #![forbid(unsafe_code)]
 
 mod accesses;
+mod index;
 mod policy;
 
 mod ghosts;
@@ -107,6 +108,7 @@ pub use crate::{
     arc::{Arc, GhostHits},
     aslru::Aslru,
     fifo::Fifo,
+    index::{IndexEntry, SlotIndex},
     kind::{PolicyKind, PolicyNameError},
     lru::Lru,
     policy::{AccessKind, CachePolicy, Eviction, KeyAccess, RequestRecency, Residents, RunSummary},

@@ -221,6 +221,27 @@ impl<const Q: usize> Orders<Q> {
         }
     }
 
+    /// As [`remove`](Self::remove) of each of `slots`; those that stand side by side are taken out together.
+    pub(crate) fn remove_all(&mut self, slots: impl Iterator<Item = SlotId>) {
+        let (mut segment, mut bits) = (NONE, 0);
+        for slot in slots {
+            let at = std::mem::replace(&mut self.places[slot.0 as usize].at, NONE);
+            if at == NONE {
+                continue;
+            }
+            if at >> 4 != segment {
+                if bits != 0 {
+                    self.take_out(segment, bits);
+                }
+                (segment, bits) = (at >> 4, 0);
+            }
+            bits |= 1 << (at & 15);
+        }
+        if bits != 0 {
+            self.take_out(segment, bits);
+        }
+    }
+
     /// A slot may be evicted again: scans are to look at it, at the place that it has.
     #[inline]
     pub(crate) fn wake(&mut self, slot: SlotId) {

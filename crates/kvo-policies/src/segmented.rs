@@ -60,15 +60,45 @@ impl Segmented {
     /// Raises the chunks in probation that a running request meets to where its insertions are, so that none of them
     /// goes before what the request stores behind it.
     pub(crate) fn meet(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
-        for access in keys {
-            let (Some(end_token), Some(slot)) = (access.end_token, access.slot) else { continue };
-            if self.list_of(slot) == Some(PROBATION) {
+        let mut left = keys;
+        while !left.is_empty() {
+            let is_in_probation =
+                |access: &&KeyAccess| access.slot.is_some_and(|slot| self.list_of(slot) == Some(PROBATION));
+            let (met, rest) = left.split_at(left.iter().take_while(is_in_probation).count());
+            if met.iter().any(|access| access.end_token.is_some()) {
                 let run = self.run(req);
-                if self.order.is_raised_by_run(slot, run, end_token) {
-                    self.order.push_to_run(run, slot, end_token, tier);
-                }
+                self.order.raise_all_to_run(run, met, tier);
             }
+            left = rest.get(1..).unwrap_or_default();
         }
+    }
+
+    /// As [`insert`](Self::insert) of each of `chunks`, all of which have a slot, in their order.
+    pub(crate) fn insert_all(
+        &mut self,
+        req: &mut RequestRecency,
+        chunks: &[KeyAccess],
+        tier: &dyn Residents,
+    ) {
+        if chunks.iter().all(|chunk| chunk.end_token.is_some()) {
+            let run = self.run(req);
+            self.order.push_all_to_run(run, chunks, tier);
+            return;
+        }
+        for KeyAccess { slot, end_token, .. } in chunks {
+            let slot = slot.expect("a chunk that is inserted has a slot");
+            self.insert(req, slot, *end_token, tier);
+        }
+    }
+
+    /// Ends a request, if its provisional place holds all of the `num_keys` that it met: they become the most recent of
+    /// probation as they stand. Else changes nothing and returns `false`.
+    pub(crate) fn end_in_probation(&mut self, req: &mut RequestRecency, num_keys: usize) -> bool {
+        let is_promoted = req.run.is_some_and(|run| self.order.promote_run_of(run, num_keys));
+        if is_promoted {
+            req.run = None;
+        }
+        is_promoted
     }
 
     /// Puts a chunk at the recent end of a list.
@@ -99,12 +129,11 @@ impl Segmented {
         self.order.remove(slot);
     }
 
-    /// Appends `count` victims, those in probation first, and leaves them where they are; or changes nothing and
-    /// returns `false`.
-    pub(crate) fn choose(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
+    /// Moves `count` victims to the end of `victims`, those in probation first; or changes nothing and returns `false`.
+    pub(crate) fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
         let before = victims.len();
         self.order.sort_runs(tier);
-        let mut scans = [PROBATION, PROTECTED].map(|list| self.order.scan(list));
+        let mut scans = [PROBATION, PROTECTED].map(|list| self.order.scan_for(list, count));
         for _ in 0..count {
             let mut next = |scan: &mut Scan| self.order.next(scan, tier);
             let Some(victim) = scans.iter_mut().find_map(&mut next) else {
@@ -113,6 +142,7 @@ impl Segmented {
             };
             victims.push(victim);
         }
+        self.order.remove_all(victims[before..].iter().copied());
         true
     }
 

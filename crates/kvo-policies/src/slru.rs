@@ -3,7 +3,7 @@
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
-    AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents,
+    AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
     segmented::{PROTECTED, Segmented, share},
 };
 
@@ -74,6 +74,10 @@ impl CachePolicy for Slru {
         self.segments.insert(req, slot, end_token, tier);
     }
 
+    fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
+        self.segments.insert_all(req, chunks, tier);
+    }
+
     fn on_ready(&mut self, slot: SlotId) {
         self.segments.wake(slot);
     }
@@ -87,14 +91,7 @@ impl CachePolicy for Slru {
     }
 
     fn evict(&mut self, count: usize, tier: &dyn Residents, victims: &mut Vec<SlotId>) -> bool {
-        let before = victims.len();
-        if !self.segments.choose(count, tier, victims) {
-            return false;
-        }
-        for victim in &victims[before..] {
-            self.segments.remove(*victim);
-        }
-        true
+        self.segments.evict(count, tier, victims)
     }
 
     fn touch(&mut self, keys: &[KeyAccess], _tier: &dyn Residents) {
@@ -115,6 +112,11 @@ impl CachePolicy for Slru {
     fn on_request_finished(&mut self, req: &mut RequestRecency, keys: &[KeyAccess], tier: &dyn Residents) {
         self.commit(keys);
         self.segments.end(req, tier);
+    }
+
+    /// What a request stored alone becomes the most recent of probation.
+    fn commit_run(&mut self, req: &mut RequestRecency, summary: RunSummary) -> bool {
+        summary.num_reused == 0 && self.segments.end_in_probation(req, summary.num_keys)
     }
 
     fn clear(&mut self) {

@@ -69,40 +69,15 @@ impl<const Q: usize> Orders<Q> {
     pub(crate) fn raise_all_to_run(&mut self, run: u32, chunks: &[KeyAccess], tier: &dyn Residents) {
         let mut left = chunks;
         while !left.is_empty() {
-            let num_raised = self.take_raised(run, left);
-            self.push_all_to_run(run, &left[..num_raised], tier);
-            left = &left[num_raised..];
-            left = left.get(1..).unwrap_or_default();
+            let is_raised = |access: &&KeyAccess| {
+                let at = access.slot.zip(access.end_token);
+                at.is_some_and(|(slot, end_token)| self.is_raised_by_run(slot, run, end_token))
+            };
+            let (raised, rest) = left.split_at(left.iter().take_while(is_raised).count());
+            self.remove_all(raised.iter().filter_map(|access| access.slot));
+            self.push_all_to_run(run, raised, tier);
+            left = rest.get(1..).unwrap_or_default();
         }
-    }
-
-    /// Takes the first of `chunks`, as many as a run raises, out of their queues, those of a segment together; returns
-    /// how many.
-    fn take_raised(&mut self, run: u32, chunks: &[KeyAccess]) -> usize {
-        let mut num_raised = 0;
-        let (mut segment, mut slots) = (NONE, 0);
-        for access in chunks {
-            let Some((slot, end_token)) = access.slot.zip(access.end_token) else { break };
-            if !self.is_raised_by_run(slot, run, end_token) {
-                break;
-            }
-            num_raised += 1;
-            let at = std::mem::replace(&mut self.places[slot.0 as usize].at, NONE);
-            if at == NONE {
-                continue;
-            }
-            if at >> 4 != segment {
-                if slots != 0 {
-                    self.take_out(segment, slots);
-                }
-                (segment, slots) = (at >> 4, 0);
-            }
-            slots |= 1 << (at & 15);
-        }
-        if slots != 0 {
-            self.take_out(segment, slots);
-        }
-        num_raised
     }
 
     /// As [`push_to_run`](Self::push_to_run) of each of `chunks`, all of which have a slot and a position, in their

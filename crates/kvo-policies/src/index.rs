@@ -1,4 +1,4 @@
-//! From keys to slots.
+//! From keys to slots: for tiers, and for lists of ghosts.
 //!
 //! Buckets of one cache line: twelve entries of an 8-bit tag and a slot. The key itself is compared in the slot's own
 //! entry, so a key that is there costs two cache lines and one that is not costs one. A bucket that is full counts the
@@ -15,13 +15,14 @@ use kvo_core::{BlockHash, OffloadKey, SlotId};
 const WIDTH: usize = 12;
 /// The tag of an entry that is empty; no key has it.
 const NO_TAG: u8 = 0;
-/// Keys that are looked for together: as many cache lines as a core has under way at a time, about.
-pub(crate) const BATCH: usize = 16;
 const NONE: u32 = u32::MAX;
 
-/// An index of up to as many keys as it was built for. It never allocates after that.
+/// An index from keys to slots, of up to as many keys as it was built for. It never allocates after that.
+///
+/// It keeps no key: whoever owns it knows the key of a slot, and is asked to compare. Placement is keyed by a random seed
+/// of this index alone, so that keys that were chosen to fall together do not.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub struct SlotIndex {
     buckets: Vec<Bucket>,
     /// Random, of this table alone.
     seed: [u64; 5],
@@ -29,7 +30,7 @@ pub(crate) struct Index {
 
 /// Where a key is in an index.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct IndexEntry {
+pub struct IndexEntry {
     bucket: u32,
     /// How many full buckets it had to pass.
     distance: u16,
@@ -102,9 +103,15 @@ fn fold(a: u64, b: u64) -> u64 {
 
 const EMPTY: Bucket = Bucket { tags: [NO_TAG; WIDTH], passed_on: 0, slots: [NONE; WIDTH] };
 
-impl Index {
+impl SlotIndex {
+    /// Keys that are looked for together: as many cache lines as a core has under way at a time, about.
+    pub const BATCH: usize = 16;
+
     /// Buckets for `capacity` keys, at most half full.
-    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn new(capacity: u32) -> Result<Self, TryReserveError> {
         let num_buckets = (capacity as usize * 2).div_ceil(WIDTH).max(2);
         let mut buckets = Vec::new();
         buckets.try_reserve_exact(num_buckets)?;
@@ -120,7 +127,7 @@ impl Index {
         reason = "it is a tenth of what storing a chunk costs, half of that the call"
     )]
     #[inline(always)]
-    pub(crate) fn hash(&self, key: &OffloadKey) -> u64 {
+    pub fn hash(&self, key: &OffloadKey) -> u64 {
         let BlockHash(digest) = key.hash();
         let (words, _) = digest.as_chunks::<8>();
         let word = |index: usize| u64::from_le_bytes(words[index]) ^ self.seed[index];
@@ -129,7 +136,7 @@ impl Index {
     }
 
     /// The slot of the key with this hash; `is_key` says whether a slot holds it.
-    pub(crate) fn get(&self, hash: u64, is_key: impl Fn(SlotId) -> bool) -> Option<SlotId> {
+    pub fn get(&self, hash: u64, is_key: impl Fn(SlotId) -> bool) -> Option<SlotId> {
         let (mut at, tag) = self.home(hash);
         loop {
             let bucket = &self.buckets[at];
@@ -147,13 +154,14 @@ impl Index {
     /// As [`get`](Self::get) for up to [`BATCH`] keys, whose hashes are given and whose slots are written. Their cache
     /// lines are asked for together: first all buckets, then all entries.
     #[inline]
-    pub(crate) fn get_batch(
+    pub fn get_batch(
         &self,
         hashes: &[u64],
         slots: &mut [Option<SlotId>],
         is_key: impl Fn(usize, SlotId) -> bool,
     ) {
-        let mut firsts = [First::Absent; BATCH];
+        assert!(hashes.len() <= Self::BATCH, "{} keys are more than a batch", hashes.len());
+        let mut firsts = [First::Absent; Self::BATCH];
         for (hash, first) in hashes.iter().zip(&mut firsts) {
             let (at, tag) = self.home(*hash);
             let bucket = &self.buckets[at];
@@ -172,9 +180,10 @@ impl Index {
         }
     }
 
-    /// Adds a key that is absent; returns where, for its removal.
+    /// Adds a key that is absent, of which there may be as many as the index was built for; returns where, for its
+    /// removal.
     #[inline]
-    pub(crate) fn insert(&mut self, hash: u64, slot: SlotId) -> IndexEntry {
+    pub fn insert(&mut self, hash: u64, slot: SlotId) -> IndexEntry {
         let (at, tag) = self.home(hash);
         self.put(at, tag, slot, 0).unwrap_or_else(|| self.pass_on(at, tag, slot))
     }
@@ -204,9 +213,10 @@ impl Index {
         }
     }
 
-    /// Removes the key of an entry.
+    /// Removes the key of an entry, which [`insert`](Self::insert) has returned and which was not removed since. Any other
+    /// entry takes the wrong key out.
     #[inline]
-    pub(crate) fn remove(&mut self, entry: IndexEntry) {
+    pub fn remove(&mut self, entry: IndexEntry) {
         let IndexEntry { bucket, entry, distance } = entry;
         let at = bucket as usize;
         self.buckets[at].tags[entry as usize] = NO_TAG;
@@ -227,13 +237,13 @@ impl Index {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Removes all keys, in time proportional to the capacity.
+    pub fn clear(&mut self) {
         self.buckets.fill(EMPTY);
     }
 
-    /// Slots in the index, in time proportional to its capacity.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn len(&self) -> usize {
+    /// How many keys there are, counted in time proportional to the capacity.
+    pub fn count_keys(&self) -> usize {
         self.buckets.iter().flat_map(|bucket| bucket.slots).filter(|slot| *slot != NONE).count()
     }
 
@@ -267,7 +277,7 @@ mod tests {
         const CAPACITY: u32 = 20_000;
         let keys: Vec<OffloadKey> =
             (0..CAPACITY).map(|n| OffloadKey::new(BlockHash(make(n)), GroupIdx(n & 1))).collect();
-        let mut index = Index::new(CAPACITY).unwrap();
+        let mut index = SlotIndex::new(CAPACITY).unwrap();
         let mut entries = Vec::new();
         for (slot, key) in (0..).zip(&keys) {
             assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
@@ -283,7 +293,7 @@ mod tests {
             index.remove(entry);
             assert_eq!(index.get(index.hash(key), |slot| keys[slot.0 as usize] == *key), None);
         }
-        assert_eq!(index.len(), 0);
+        assert_eq!(index.count_keys(), 0);
         assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0), "removing leaves nothing behind");
     }
 
@@ -304,7 +314,7 @@ mod tests {
     #[test]
     fn two_indexes_place_the_same_keys_differently() {
         let key = |n| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0));
-        let (a, b) = (Index::new(10_000).unwrap(), Index::new(10_000).unwrap());
+        let (a, b) = (SlotIndex::new(10_000).unwrap(), SlotIndex::new(10_000).unwrap());
         assert!((0..100).any(|n| a.home(a.hash(&key(n))).0 != b.home(b.hash(&key(n))).0));
     }
 
@@ -314,7 +324,7 @@ mod tests {
             let keys: Vec<OffloadKey> = (0..capacity)
                 .map(|n: u32| OffloadKey::new(BlockHash::from_u64(n.into()), GroupIdx(0)))
                 .collect();
-            let mut index = Index::new(capacity).unwrap();
+            let mut index = SlotIndex::new(capacity).unwrap();
             for (slot, key) in (0..).zip(&keys) {
                 index.insert(index.hash(key), SlotId(slot));
             }
@@ -323,7 +333,7 @@ mod tests {
             });
             assert!(found, "all {capacity} are there");
             index.clear();
-            assert_eq!(index.len(), 0);
+            assert_eq!(index.count_keys(), 0);
         }
     }
     /// Steele, Lea and Flood's split-mix generator.
@@ -347,7 +357,7 @@ mod tests {
     #[track_caller]
     fn check_random(capacity: u32, num_ops: usize, seed: u64) {
         let mut rng = Rng(seed);
-        let mut index = Index::new(capacity).unwrap();
+        let mut index = SlotIndex::new(capacity).unwrap();
         let all: Vec<OffloadKey> = (0..2 * u64::from(capacity))
             .map(|n| OffloadKey::new(BlockHash::from_u64(n / 2), GroupIdx(u32::from(n % 2 == 0))))
             .collect();
@@ -375,7 +385,7 @@ mod tests {
                 _ => {}
             }
             if op % (8 * capacity as usize) == 0 {
-                assert_eq!(index.len(), model.len());
+                assert_eq!(index.count_keys(), model.len());
                 for key in &all {
                     let found = index.get(index.hash(key), |slot| is_key(&keys, slot, key));
                     assert_eq!(found, model.get(key).map(|(slot, _)| *slot));
@@ -407,7 +417,7 @@ mod tests {
     #[test]
     fn a_full_index_finds_keys_that_went_on_round_its_end() {
         let capacity = 24;
-        let mut index = Index::new(capacity).unwrap();
+        let mut index = SlotIndex::new(capacity).unwrap();
         let last = index.buckets.len() - 1;
         let keys: Vec<OffloadKey> = (0..)
             .map(|n| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0)))
