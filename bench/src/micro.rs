@@ -22,15 +22,17 @@ mod kvo;
 mod memory;
 mod options;
 mod suite;
+mod untimed;
 
 pub use self::{
     clock::{Sweep, ThreadTime},
     error::MicroError,
     floor::Floor,
     job::{Job, Unit},
-    keys::{CHAIN, chains, shuffle},
+    keys::{CHAIN, chains, fold_victim, shuffle},
     kvo::{Kvo, kvo_subject},
     memory::{fill_once, resident_bytes},
     options::{MicroOptions, Preset, Size},
     suite::{Figure, Sample, Subject, SubjectResult, Suite, SuiteResults, print_figures},
+    untimed::{Untimed, UntimedOptions, print_chunks},
 };

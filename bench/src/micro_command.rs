@@ -11,8 +11,8 @@ use clap::Args;
 use kvo_bench::{
     Interrupt, Report,
     micro::{
-        Floor, MicroOptions, Preset, Size, Subject, Suite, SuiteResults, Sweep, fill_once, kvo_subject,
-        print_figures, resident_bytes,
+        Floor, MicroOptions, Preset, Size, Subject, Suite, SuiteResults, Sweep, ThreadTime, Untimed,
+        UntimedOptions, fill_once, kvo_subject, print_chunks, print_figures, resident_bytes,
     },
     new_table, number_cell, progress_bar,
 };
@@ -30,6 +30,8 @@ use crate::Outcome;
 pub(crate) struct MicroArgs {
     #[command(flatten)]
     options: MicroOptions,
+    #[command(flatten)]
+    untimed: UntimedOptions,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,6 +49,9 @@ pub(crate) fn run(args: &MicroArgs, interrupt: &Interrupt) -> anyhow::Result<Out
         };
         writeln!(out, "{}", bytes_of(*size, *policy)?)?;
         return Ok(Outcome::Passed);
+    }
+    if args.untimed.untimed {
+        return run_untimed(args, &mut out, interrupt);
     }
     let preset = options.preset();
     let num_rounds: usize = sizes.iter().map(|size| Suite::num_rounds(*size, options)).sum();
@@ -82,6 +87,32 @@ pub(crate) fn run(args: &MicroArgs, interrupt: &Interrupt) -> anyhow::Result<Out
     let file = Report::new(Results { preset, sizes: &results }, complete).write(name)?;
     writeln!(out, "as JSON: {}", file.display())?;
     Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
+}
+
+fn run_untimed(args: &MicroArgs, out: &mut impl Write, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let MicroArgs { options, untimed } = args;
+    ThreadTime::switch_off();
+    let policies: Vec<_> = match untimed.subject {
+        Untimed::Kvo => options.policy.iter().copied().map(Some).collect(),
+        Untimed::Floor => vec![None],
+    };
+    for size in options.sizes() {
+        // One after the other: a tier of every policy at a time may be more than there is memory for.
+        for policy in &policies {
+            let subject: Box<dyn Subject> = match policy {
+                Some(policy) => kvo_subject(*policy, size.chunks())?,
+                None => Box::new(Floor::new(size.chunks())),
+            };
+            let name = subject.name().to_owned();
+            let suite = Suite::new(size, options, vec![subject], interrupt)?;
+            let done = suite.run_untimed(untimed.check, interrupt)?;
+            if interrupt.is_set() {
+                return Ok(Outcome::Interrupted);
+            }
+            print_chunks(out, size, &name, &done)?;
+        }
+    }
+    Ok(Outcome::Passed)
 }
 
 fn print_subjects(out: &mut impl Write, results: &[SuiteResults]) -> anyhow::Result<()> {

@@ -147,12 +147,30 @@ fn a_micro_smoke_run_measures_every_job_and_evicts_the_same_every_time() {
 }
 
 #[test]
+fn an_untimed_run_is_checked_under_every_policy_and_says_how_many_chunks_it_ran_over() {
+    let policies = "lru,arc,arc:canonical,slru,aslru,s3fifo,s3fifo:leaf-only=false,fifo";
+    let arguments = ["--smoke", "--jobs", "cycle32,lookup", "--sizes", "4096", "--policy", policies];
+    let output = program(&["micro", "--untimed", "--check"]).args(arguments).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    let expected: Vec<String> = policies
+        .split(',')
+        .flat_map(|policy| {
+            ["cycle, 32 a call", "lookup of 256"].map(|job| format!("4096: {job}: kvo {policy}: 3072 chunks"))
+        })
+        .collect();
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_micro_run_names_the_size_or_job_that_cannot_be() {
     check_refused(&["micro", "--sizes", "10k,1"], &["--sizes", "\"1\" is no size", "10k"]);
     check_refused(&["micro", "--jobs", "sleep"], &["--jobs", "cycle32"]);
     check_refused(&["micro", "--policy", "best"], &["--policy", "best"]);
     check_refused(&["micro", "--smoke", "--full"], &["--smoke", "--full"]);
     check_refused(&["micro", "--rounds", "0"], &["--rounds"]);
+    check_refused(&["micro", "--check"], &["--untimed"]);
+    check_refused(&["micro", "--subject", "floor"], &["--untimed"]);
 }
 
 #[test]

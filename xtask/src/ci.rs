@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance,
+    bench, conformance, counts,
     process::{cargo, workspace},
     tidy,
 };
@@ -23,6 +23,17 @@ const SMALL_CHECK: [&str; 8] = [
     "--check",
 ];
 const DEFAULT_CHECK: [&str; 4] = ["policies", "--policy", "lru,arc,arc:ghost-hits=t2", "--check"];
+
+/// Construction, fill, turnover and steady cycle of eight million chunks.
+const LARGE_CHECK: [&str; 7] = [
+    "micro",
+    "--untimed",
+    "--check",
+    "--sizes=8M",
+    "--policy=lru,aslru",
+    "--jobs=cycle32,lookup",
+    "--rounds=2",
+];
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +53,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 10] = [
+    let steps: [(&str, Step); 12] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
@@ -53,6 +64,8 @@ pub(crate) fn run() -> ExitCode {
         ("policies, default", || run_bench(&DEFAULT_CHECK)),
         ("replay, smoke", || run_bench(&["replay", "--smoke"])),
         ("micro, smoke", || run_bench(&["micro", "--smoke"])),
+        ("micro, 8M", || run_bench(&LARGE_CHECK)),
+        ("counts", counted),
     ];
     // A step that fails does not keep the others from telling what they know.
     let done: Vec<Done> = steps.into_iter().map(|(name, step)| timed(name, step)).collect();
@@ -90,6 +103,14 @@ fn recorded() -> Outcome {
             "there are no recorded scenarios at {}; set KVO_SHARED to the directory above conformance/",
             dir.display()
         )),
+    }
+}
+
+fn counted() -> Outcome {
+    match counts::count(counts::Mode::Check) {
+        Ok(()) => Outcome::Passed,
+        Err(failure @ counts::Failure::NoValgrind) => Outcome::Skipped(failure.to_string()),
+        Err(failure) => Outcome::Failed(failure.to_string()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use crate::counts::Mode;
+
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
 cargo xtask TASK
@@ -9,7 +11,9 @@ cargo xtask TASK
   bench [ARGUMENTS]  Runs kvo-bench, built for release. Without arguments: replay of synth:4000:42.
                      `cargo xtask bench help` lists its commands, `... replay --help` a command's flags.
                      `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
-  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches.
+  counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
+                     they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
+  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   tidy               Checks of the sources that no compiler makes.
 ";
@@ -24,6 +28,7 @@ pub(crate) enum Task {
     Bench(Vec<OsString>),
     Ci,
     Conformance(OsString),
+    Counts(Mode),
     Tidy,
 }
 
@@ -38,12 +43,22 @@ impl Task {
             Some("bench") => Ok(Self::Bench(rest)),
             Some("ci") => none(&name, &rest).map(|()| Self::Ci),
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
+            Some("counts") => counts_mode(&rest).map(Self::Counts),
             Some("conformance") => match (rest.pop(), rest.is_empty()) {
                 (Some(dir), true) => Ok(Self::Conformance(dir)),
                 _ => Err("conformance takes one argument, the directory of the scenario files".to_owned()),
             },
             _ => Err(format!("there is no task \"{}\"\n\n{HELP}", name.display())),
         }
+    }
+}
+
+fn counts_mode(arguments: &[OsString]) -> Result<Mode, String> {
+    match arguments {
+        [] => Ok(Mode::Show),
+        [flag] if flag == "--check" => Ok(Mode::Check),
+        [flag] if flag == "--bless" => Ok(Mode::Bless),
+        [flag, ..] => Err(format!("counts takes --check or --bless, but got \"{}\"", flag.display())),
     }
 }
 
@@ -69,6 +84,9 @@ mod tests {
         assert_eq!(parse(&["ci"]), Ok(Task::Ci));
         assert_eq!(parse(&["tidy"]), Ok(Task::Tidy));
         assert_eq!(parse(&["conformance", "dir"]), Ok(Task::Conformance("dir".into())));
+        assert_eq!(parse(&["counts"]), Ok(Task::Counts(Mode::Show)));
+        assert_eq!(parse(&["counts", "--check"]), Ok(Task::Counts(Mode::Check)));
+        assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
         assert_eq!(parse(&["bench"]), Ok(Task::Bench(vec![])));
         assert_eq!(parse(&["bench", "replay", "-h"]), Ok(Task::Bench(vec!["replay".into(), "-h".into()])));
     }
@@ -84,6 +102,8 @@ mod tests {
         check_misuse(&["bnech"], "there is no task \"bnech\"\n\ncargo xtask TASK");
         check_misuse(&["ci", "--fast"], "ci takes no arguments, but got \"--fast\"");
         check_misuse(&["tidy", "now"], "tidy takes no arguments, but got \"now\"");
+        check_misuse(&["counts", "--checked"], "counts takes --check or --bless, but got \"--checked\"");
+        check_misuse(&["counts", "--check", "--bless"], "counts takes --check or --bless");
         check_misuse(&["conformance"], "conformance takes one argument");
         check_misuse(&["conformance", "a", "b"], "conformance takes one argument");
     }

@@ -5,6 +5,7 @@
 mod bench;
 mod ci;
 mod conformance;
+mod counts;
 mod flags;
 mod process;
 mod tidy;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(arguments),
         Task::Ci => ci::run(),
         Task::Conformance(dir) => conformance::run(&dir),
+        Task::Counts(mode) => counts::run(mode),
         Task::Tidy => tidy::run(),
     }
 }

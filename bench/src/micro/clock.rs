@@ -2,13 +2,16 @@
 
 use std::{
     hint::black_box,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU8, Ordering},
     time::Duration,
 };
 
 use rustix::time::{ClockId, clock_gettime};
 
-static IS_OFF: AtomicBool = AtomicBool::new(false);
+static MODE: AtomicU8 = AtomicU8::new(TIMED);
+const TIMED: u8 = 0;
+const UNTIMED: u8 = 1;
+const COUNTED: u8 = 2;
 
 /// The CPU time that this thread has used: does not count what other threads and processes did in the meantime.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +20,31 @@ pub struct ThreadTime(Duration);
 impl ThreadTime {
     /// From now on no time passes: for runs under valgrind, which does not show the clock's page of the kernel.
     pub fn switch_off() {
-        IS_OFF.store(true, Ordering::Relaxed);
+        MODE.store(UNTIMED, Ordering::Relaxed);
+    }
+
+    /// From now on no time passes, and all that would be timed is done by a function of the name `counted`, which a
+    /// profiler can be told to count.
+    pub fn count() {
+        MODE.store(COUNTED, Ordering::Relaxed);
+    }
+
+    /// Does some work, and says how many nanoseconds it took.
+    ///
+    /// # Errors
+    /// The work's own.
+    pub fn of<E>(work: impl FnOnce() -> Result<(), E>) -> Result<u64, E> {
+        if MODE.load(Ordering::Relaxed) == COUNTED {
+            return counted(work).map(|()| 0);
+        }
+        let started = Self::now();
+        work()?;
+        Ok(started.elapsed_ns())
     }
 
     /// The time so far.
     pub fn now() -> Self {
-        if IS_OFF.load(Ordering::Relaxed) {
+        if MODE.load(Ordering::Relaxed) != TIMED {
             return Self(Duration::ZERO);
         }
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -34,6 +56,12 @@ impl ThreadTime {
     pub fn elapsed_ns(self) -> u64 {
         u64::try_from(Self::now().0.saturating_sub(self.0).as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// Never inlined, so that it has its name in a profile.
+#[inline(never)]
+fn counted<E>(work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    work()
 }
 
 /// Memory that is walked to put everything else out of the caches and the TLB.

@@ -24,6 +24,13 @@ fn key(chain: u64, at: u64) -> OffloadKey {
     OffloadKey::new(BlockHash(digest), GroupIdx(0))
 }
 
+/// Takes a victim into the hash of all, in order.
+pub fn fold_victim(victims: u64, key: &OffloadKey) -> u64 {
+    let BlockHash(digest) = key.hash();
+    let (words, _) = digest.as_chunks::<8>();
+    (victims.rotate_left(5) ^ u64::from_le_bytes(words[0])).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// The finaliser of `SplitMix64`.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -6,7 +6,7 @@ use kvo_core::{OffloadKey, OffloadManager, RequestContext, RequestId, StoreOutco
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::{Arc, CachePolicy, GhostHits, Lru, PolicyKind};
 
-use super::{CHAIN, Job, MicroError, Sample, Subject, Sweep, ThreadTime, shuffle};
+use super::{CHAIN, Job, MicroError, Sample, Subject, Sweep, ThreadTime, fold_victim, shuffle};
 
 /// Tokens a chunk, for the positions.
 const CHUNK_TOKENS: u32 = 16;
@@ -85,7 +85,7 @@ impl<P: CachePolicy> Kvo<P> {
 
     fn complete_store(&mut self, job: kvo_core::StoreJob) -> Result<(), MicroError> {
         for key in &job.evicted {
-            self.victims = fold(self.victims, key);
+            self.victims = fold_victim(self.victims, key);
         }
         self.manager
             .complete_store(job.token, TransferResult::Done)
@@ -124,12 +124,13 @@ impl<P: CachePolicy> Kvo<P> {
         let mut sample = Sample::default();
         for group in keys.chunks(GROUP * CHAIN) {
             let mut requests = self.contexts(group);
-            let started = ThreadTime::now();
-            for (request, chain) in requests.iter_mut().zip(group.chunks(CHAIN)) {
-                self.store_chain(request, chain, batch)?;
-                self.finish(request)?;
-            }
-            sample.add(started.elapsed_ns(), group.len());
+            let ns = ThreadTime::of(|| {
+                requests.iter_mut().zip(group.chunks(CHAIN)).try_for_each(|(request, chain)| {
+                    self.store_chain(request, chain, batch)?;
+                    self.finish(request)
+                })
+            })?;
+            sample.add(ns, group.len());
         }
         Ok(sample)
     }
@@ -141,61 +142,78 @@ impl<P: CachePolicy> Kvo<P> {
             for (request, chain) in requests.iter_mut().zip(group.chunks(CHAIN)) {
                 self.store_chain(request, chain, 32)?;
             }
-            let started = ThreadTime::now();
-            requests.iter_mut().try_for_each(|request| self.finish(request))?;
-            sample.add(started.elapsed_ns(), requests.len());
+            let ns = ThreadTime::of(|| self.finish_all(&mut requests))?;
+            sample.add(ns, requests.len());
         }
         Ok(sample)
     }
 
-    fn loads(&mut self, keys: &[OffloadKey]) -> Result<(Sample, Sample), MicroError> {
-        let (mut loads, mut finishes) = (Sample::default(), Sample::default());
+    /// Loads, and finishes behind them.
+    fn loads(&mut self, keys: &[OffloadKey]) -> Result<Sample, MicroError> {
+        let mut sample = Sample::default();
         for group in keys.chunks(GROUP * CHAIN) {
             let mut requests = self.contexts(group);
-            let started = ThreadTime::now();
-            for (request, chain) in requests.iter_mut().zip(group.chunks(CHAIN)) {
-                self.begin(request)?;
-                self.load(request, chain)?;
-            }
-            loads.add(started.elapsed_ns(), group.len());
-            let started = ThreadTime::now();
-            requests.iter_mut().try_for_each(|request| self.finish(request))?;
-            finishes.add(started.elapsed_ns(), group.len());
+            sample.add(ThreadTime::of(|| self.load_all(&mut requests, group))?, group.len());
+            self.finish_all(&mut requests)?;
         }
-        Ok((loads, finishes))
+        Ok(sample)
+    }
+
+    /// Finishes behind loads.
+    fn finish_shared(&mut self, keys: &[OffloadKey]) -> Result<Sample, MicroError> {
+        let mut sample = Sample::default();
+        for group in keys.chunks(GROUP * CHAIN) {
+            let mut requests = self.contexts(group);
+            self.load_all(&mut requests, group)?;
+            sample.add(ThreadTime::of(|| self.finish_all(&mut requests))?, group.len());
+        }
+        Ok(sample)
+    }
+
+    fn load_all(&mut self, requests: &mut [RequestContext], keys: &[OffloadKey]) -> Result<(), MicroError> {
+        requests.iter_mut().zip(keys.chunks(CHAIN)).try_for_each(|(request, chain)| {
+            self.begin(request)?;
+            self.load(request, chain)
+        })
+    }
+
+    fn finish_all(&mut self, requests: &mut [RequestContext]) -> Result<(), MicroError> {
+        requests.iter_mut().try_for_each(|request| self.finish(request))
     }
 
     fn lookups(&mut self, keys: &[OffloadKey]) -> Result<Sample, MicroError> {
         let mut request = self.context(&[]);
-        let started = ThreadTime::now();
-        keys.chunks(CHAIN).try_for_each(|chain| self.lookup(&mut request, chain))?;
-        Ok(Sample::new(started.elapsed_ns(), keys.len()))
+        let ns =
+            ThreadTime::of(|| keys.chunks(CHAIN).try_for_each(|chain| self.lookup(&mut request, chain)))?;
+        Ok(Sample::new(ns, keys.len()))
     }
 
     fn misses(&mut self, keys: &[OffloadKey]) -> Result<Sample, MicroError> {
         const REPEATS: usize = 64;
         let mut request = self.context(&[]);
-        let started = ThreadTime::now();
-        for _ in 0..REPEATS {
-            for chain in keys.chunks(CHAIN) {
+        let ns = ThreadTime::of(|| {
+            (0..REPEATS).flat_map(|_| keys.chunks(CHAIN)).try_for_each(|chain| {
                 let found = self.manager.lookup_prefix(&mut request, chain);
-                if found.ready != 0 {
-                    return Err(self.unexpected("lookup_prefix of absent keys", found));
+                if found.ready == 0 {
+                    return Ok(());
                 }
-            }
-        }
-        Ok(Sample::new(started.elapsed_ns(), REPEATS * keys.len() / CHAIN))
+                Err(self.unexpected("lookup_prefix of absent keys", found))
+            })
+        })?;
+        Ok(Sample::new(ns, REPEATS * keys.len() / CHAIN))
     }
 
-    fn make_contexts(&mut self, keys: &[OffloadKey]) -> Sample {
+    fn make_contexts(&mut self, keys: &[OffloadKey]) -> Result<Sample, MicroError> {
         let mut sample = Sample::default();
         for group in keys.chunks(GROUP * CHAIN) {
-            let started = ThreadTime::now();
-            let requests = self.contexts(group);
-            sample.add(started.elapsed_ns(), group.len());
-            drop(requests);
+            let mut requests = Vec::new();
+            let ns = ThreadTime::of(|| {
+                requests = self.contexts(group);
+                Ok(())
+            })?;
+            sample.add(ns, group.len());
         }
-        sample
+        Ok(sample)
     }
 
     fn cold_cycle(&mut self, keys: &[OffloadKey], sweep: &mut Sweep) -> Result<Sample, MicroError> {
@@ -277,10 +295,10 @@ impl<P: CachePolicy> Subject for Kvo<P> {
             Job::Cycle1 => self.cycle(keys, 1),
             Job::FinishOwn => self.finish_own(keys),
             Job::Lookup => self.lookups(keys),
-            Job::Load => self.loads(keys).map(|(loads, _)| loads),
-            Job::FinishShared => self.loads(keys).map(|(_, finishes)| finishes),
+            Job::Load => self.loads(keys),
+            Job::FinishShared => self.finish_shared(keys),
             Job::Miss => self.misses(keys),
-            Job::Context => Ok(self.make_contexts(keys)),
+            Job::Context => self.make_contexts(keys),
             Job::ColdCycle => self.cold_cycle(keys, sweep),
             Job::ColdLoad => self.cold_load(keys, sweep),
             Job::MatchPinned => Ok(Sample::default()),
@@ -290,13 +308,16 @@ impl<P: CachePolicy> Subject for Kvo<P> {
     fn victims(&self) -> Option<u64> {
         Some(self.victims)
     }
-}
 
-/// Takes a victim into the hash of all, in order.
-fn fold(victims: u64, key: &OffloadKey) -> u64 {
-    let digest = key.hash().0;
-    let word = u64::from_le_bytes([
-        digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7],
-    ]);
-    (victims.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    fn check_at_rest(&self) -> Result<(), MicroError> {
+        let counts = self.manager.counts();
+        let (open_jobs, evictable) = (self.manager.stats().open_jobs, counts.evictable);
+        if open_jobs == 0 && evictable == counts.capacity {
+            return Ok(());
+        }
+        let what = format!(
+            "at rest there are {open_jobs} open jobs, and {counts:?}, of which all should be evictable"
+        );
+        Err(MicroError::Unexpected { subject: self.name.clone(), what })
+    }
 }

@@ -33,9 +33,6 @@ pub struct MicroOptions {
     /// Up to 8M chunks, and twice as many rounds
     #[arg(long, group = "preset")]
     pub full: bool,
-    /// Measure no time: for counting instructions under `valgrind --tool=cachegrind`
-    #[arg(long)]
-    pub untimed: bool,
     /// Print the bytes a chunk of one size and policy, and nothing else. What the program runs for itself.
     #[arg(long, hide = true)]
     pub only_bytes: bool,

@@ -8,9 +8,7 @@ use std::{
 use kvo_core::OffloadKey;
 use serde::Serialize;
 
-use super::{
-    CHAIN, Job, MicroError, MicroOptions, Preset, Size, Sweep, ThreadTime, Unit, chains, keys::some_of,
-};
+use super::{CHAIN, Job, MicroError, MicroOptions, Preset, Size, Sweep, Unit, chains, keys::some_of};
 use crate::{Interrupt, new_table, number_cell};
 
 /// Chains that are made at a time to warm up, so that their keys take little of the caches.
@@ -66,9 +64,14 @@ pub trait Subject {
     /// Runs a job on whole chains, and times it.
     fn run(&mut self, job: Job, keys: &[OffloadKey], sweep: &mut Sweep) -> Result<Sample, MicroError>;
 
-    /// A hash of all that it has evicted, in order.
+    /// A hash of all that it has evicted, in order: [`fold_victim`](super::fold_victim) of each.
     fn victims(&self) -> Option<u64> {
         None
+    }
+
+    /// Checks that nothing is in flight, and that the subject is as full as it ever gets.
+    fn check_at_rest(&self) -> Result<(), MicroError> {
+        Ok(())
     }
 }
 
@@ -77,12 +80,12 @@ pub struct Suite {
     size: Size,
     preset: Preset,
     /// With their rounds.
-    jobs: Vec<(Job, usize)>,
-    subjects: Vec<Box<dyn Subject>>,
-    sweep: Sweep,
+    pub(super) jobs: Vec<(Job, usize)>,
+    pub(super) subjects: Vec<Box<dyn Subject>>,
+    pub(super) sweep: Sweep,
     /// Chains that were stored so far; the last `resident` of them are there.
-    stored: u64,
-    resident: u64,
+    pub(super) stored: u64,
+    pub(super) resident: u64,
     round: u64,
 }
 
@@ -142,9 +145,6 @@ impl Suite {
         mut subjects: Vec<Box<dyn Subject>>,
         interrupt: &Interrupt,
     ) -> Result<Self, MicroError> {
-        if options.untimed {
-            ThreadTime::switch_off();
-        }
         let mut sweep = Sweep::new();
         let resident = u64::from(size.chunks()) / CHAIN as u64;
         for subject in &mut subjects {
@@ -212,13 +212,8 @@ impl Suite {
 
     /// One round of every subject, each after an untimed one that brings back what the others have put out of the
     /// caches.
-    fn round(&mut self, job: Job, rounds: &mut [Vec<f64>]) -> Result<(), MicroError> {
-        let (warm_up, timed) = if job.is_cold() {
-            (0, 1)
-        } else {
-            let warm_up = self.resident.clamp(8, self.preset.warm_up_chains_max());
-            (usize::try_from(warm_up).unwrap_or(0), self.preset.chains_per_round())
-        };
+    pub(super) fn round(&mut self, job: Job, rounds: &mut [Vec<f64>]) -> Result<(), MicroError> {
+        let (warm_up, timed) = self.chains_of_round(job);
         let (warm_up, timed) = (self.numbers(job, warm_up), self.numbers(job, timed));
         for (subject, rounds) in self.subjects.iter_mut().zip(rounds).filter(|(subject, _)| subject.has(job))
         {
@@ -229,6 +224,15 @@ impl Suite {
             rounds.push(subject.run(job, &keys, &mut self.sweep)?.ns_per_unit());
         }
         Ok(())
+    }
+
+    /// Chains of a round: of its untimed part, and of the timed one.
+    pub(super) fn chains_of_round(&self, job: Job) -> (usize, usize) {
+        if job.is_cold() {
+            return (0, 1);
+        }
+        let warm_up = self.resident.clamp(8, self.preset.warm_up_chains_max());
+        (usize::try_from(warm_up).unwrap_or(0), self.preset.chains_per_round())
     }
 
     /// Numbers of chains that suit a job.

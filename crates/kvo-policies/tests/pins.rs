@@ -3,25 +3,8 @@
 mod support;
 
 use kvo_core::OffloadKey;
-use kvo_policies::{AccessKind, CachePolicy, GhostHits, PolicyKind, RequestRecency, S3FifoOptions};
-use support::{Driven, access, key};
-
-/// Those that look at a chunk once in an eviction.
-const KINDS: [PolicyKind; 7] = [
-    PolicyKind::Lru,
-    PolicyKind::Arc(GhostHits::T1),
-    PolicyKind::Arc(GhostHits::T2),
-    PolicyKind::Arc(GhostHits::Canonical),
-    PolicyKind::Slru { protected_pct: 20 },
-    PolicyKind::Aslru,
-    PolicyKind::Fifo,
-];
-
-/// S3-FIFO too, which may come by a chunk several times before it goes.
-fn all_kinds() -> impl Iterator<Item = PolicyKind> {
-    let leaf_only = [false, true].map(|leaf_only| S3FifoOptions { leaf_only, ..S3FifoOptions::default() });
-    KINDS.into_iter().chain(leaf_only.map(PolicyKind::S3Fifo))
-}
+use kvo_policies::{AccessKind, CachePolicy, PolicyKind, RequestRecency};
+use support::{Driven, SINGLE_LOOK_KINDS, access, all_kinds, key};
 
 type Policy = Driven<Box<dyn CachePolicy>>;
 
@@ -62,7 +45,7 @@ fn check_looks(policy: &mut Policy, count: usize, spared: &[OffloadKey], unseen:
 /// B59: the visits of an eviction depend on what is asked for, not on what is pinned.
 #[test]
 fn an_eviction_looks_at_no_chunk_that_it_knows_to_be_pinned() {
-    for kind in KINDS {
+    for kind in SINGLE_LOOK_KINDS {
         for capacity in [1_000, 10_000] {
             for percent in [0, 50, 99] {
                 let evictable = (capacity - capacity * percent / 100) as usize;
@@ -80,7 +63,7 @@ fn an_eviction_looks_at_no_chunk_that_it_knows_to_be_pinned() {
 
 #[test]
 fn a_pin_is_looked_at_once_until_it_ends() {
-    for kind in KINDS {
+    for kind in SINGLE_LOOK_KINDS {
         let mut policy = filled(kind, 300, 99);
         // 297 are pinned, 3 are not.
         check_looks(&mut policy, 4, &[], 297, false);
@@ -103,7 +86,7 @@ fn a_pin_is_looked_at_once_until_it_ends() {
 
 #[test]
 fn an_eviction_of_what_is_all_pinned_asks_nothing_once_it_knows() {
-    for kind in KINDS {
+    for kind in SINGLE_LOOK_KINDS {
         let mut policy = filled_and_seen(kind, 300, 100);
         let before = policy.table.asked.get();
         assert!(!policy.evict(1, &[], &mut Vec::new()));
@@ -115,7 +98,7 @@ fn an_eviction_of_what_is_all_pinned_asks_nothing_once_it_knows() {
 #[test]
 fn spared_chunks_cost_one_look_each() {
     let spared: Vec<OffloadKey> = (0..20).map(|n| key(985 + n)).collect();
-    for kind in KINDS {
+    for kind in SINGLE_LOOK_KINDS {
         // 990 .. 999 are evictable, and spared.
         check_looks(&mut filled_and_seen(kind, 1_000, 99), 1, &spared, 0, false);
         // 980 .. 999 are evictable, 985 .. 999 spared.

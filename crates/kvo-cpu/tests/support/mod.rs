@@ -15,7 +15,7 @@ use kvo_core::{
 };
 use kvo_cpu::{CpuManager, CpuOptions, CpuStats};
 use kvo_policies::{CachePolicy, Lru};
-pub use policies::{key, key_of, keys};
+pub use policies::{all_kinds, key, key_of, keys};
 
 /// A manager with LRU and no threshold.
 pub fn lru(num_slots: u32) -> CpuManager<Lru> {

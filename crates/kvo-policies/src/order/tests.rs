@@ -522,12 +522,11 @@ fn a_run_that_is_filled_in_any_order_ends_up_in_order() {
 /// B59: whatever is held, each scan looks at what it takes, and at each hold once.
 #[test]
 fn a_hold_is_looked_at_once_until_it_is_woken() {
-    const CAPACITY: u32 = 100_000;
-    for percent in [0, 50, 99] {
+    for (capacity, percent) in [100_000, 1_000_000].into_iter().flat_map(|n| [0, 50, 99].map(|p| (n, p))) {
         let mut rng = Rng(u64::from(percent));
-        let mut tier = Tier::new(CAPACITY as usize);
-        let mut orders = Orders::<1>::new(CAPACITY);
-        for slot in (0..CAPACITY).map(SlotId) {
+        let mut tier = Tier::new(capacity as usize);
+        let mut orders = Orders::<1>::new(capacity);
+        for slot in (0..capacity).map(SlotId) {
             orders.push(0, slot);
             tier.held[slot.0 as usize] = rng.below(100) < percent;
         }
@@ -551,12 +550,12 @@ fn a_hold_is_looked_at_once_until_it_is_woken() {
             }
             // A commit of some chunks, held or not.
             for _ in 0..4 {
-                orders.push(0, rng.slot(CAPACITY as usize));
+                orders.push(0, rng.slot(capacity as usize));
                 pushes += 1;
             }
             // Holds end, others begin.
             for _ in 0..4 {
-                let (ends, begins) = (rng.slot(CAPACITY as usize), rng.slot(CAPACITY as usize));
+                let (ends, begins) = (rng.slot(capacity as usize), rng.slot(capacity as usize));
                 if tier.held[ends.0 as usize] && !tier.held[begins.0 as usize] {
                     tier.held[ends.0 as usize] = false;
                     orders.wake(ends);

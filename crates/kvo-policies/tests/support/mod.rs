@@ -8,7 +8,24 @@ pub mod seeded;
 
 pub use driven::Driven;
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
-use kvo_policies::{AccessKind, KeyAccess};
+use kvo_policies::{AccessKind, GhostHits, KeyAccess, PolicyKind, S3FifoOptions};
+
+/// Those that look at a chunk once in an eviction.
+pub const SINGLE_LOOK_KINDS: [PolicyKind; 7] = [
+    PolicyKind::Lru,
+    PolicyKind::Arc(GhostHits::T1),
+    PolicyKind::Arc(GhostHits::T2),
+    PolicyKind::Arc(GhostHits::Canonical),
+    PolicyKind::Slru { protected_pct: 20 },
+    PolicyKind::Aslru,
+    PolicyKind::Fifo,
+];
+
+/// Every policy: those, and S3-FIFO, which may come by a chunk several times before it goes.
+pub fn all_kinds() -> impl Iterator<Item = PolicyKind> {
+    let leaf_only = [false, true].map(|leaf_only| S3FifoOptions { leaf_only, ..S3FifoOptions::default() });
+    SINGLE_LOOK_KINDS.into_iter().chain(leaf_only.map(PolicyKind::S3Fifo))
+}
 
 /// Key `n` of group 0.
 pub fn key(n: u64) -> OffloadKey {
