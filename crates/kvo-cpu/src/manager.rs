@@ -115,6 +115,14 @@ impl Offer {
         num_new
     }
 
+    /// Drops candidates that got no slot: their keys are among the others. The request's positions name them twice.
+    #[cold]
+    fn drop_repeats(&mut self) {
+        let mut has_slot = self.missing.iter().map(|access| access.slot.is_some());
+        self.candidates.retain(|_| has_slot.next().expect("one a candidate"));
+        self.missing.retain(|access| access.slot.is_some());
+    }
+
     /// The candidates that the request had not missed before.
     fn first_missing(&mut self) -> &[KeyAccess] {
         if self.candidates.iter().all(|candidate| candidate.is_first_miss) {
@@ -361,7 +369,9 @@ impl<P: CachePolicy> CpuManager<P> {
         }
         let Self { offer, slots: table, policy, spare_slots, .. } = self;
         let mut slots = spare_slots.pop().unwrap_or_default();
-        table.occupy_all(&mut offer.missing, offer.candidates.iter().map(|candidate| candidate.hash));
+        if !table.occupy_all(&mut offer.missing, offer.candidates.iter().map(|candidate| candidate.hash)) {
+            offer.drop_repeats();
+        }
         slots.extend(offer.missing.iter().filter_map(|access| access.slot));
         for (slot, candidate) in slots.iter().zip(&offer.candidates) {
             accesses.store(candidate.meeting, *slot);

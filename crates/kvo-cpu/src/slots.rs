@@ -197,11 +197,18 @@ impl SlotTable {
         self.free.len()
     }
 
-    /// Takes a free slot for each of `chunks`, absent keys whose hashes are given. There must be enough.
-    pub(crate) fn occupy_all(&mut self, chunks: &mut [KeyAccess], hashes: impl Iterator<Item = u64>) {
+    /// Takes a free slot for each of `chunks`, absent keys whose hashes are given; says whether each got one. There must
+    /// be enough. A key that is named twice gets one slot, where it is named first.
+    pub(crate) fn occupy_all(&mut self, chunks: &mut [KeyAccess], hashes: impl Iterator<Item = u64>) -> bool {
+        let mut are_different = true;
         for (chunk, hash) in chunks.iter_mut().zip(hashes) {
-            chunk.slot = Some(self.take_free(&chunk.key, hash, false));
+            if self.index.may_have(hash) && self.find_hashed(&chunk.key, hash).is_some() {
+                are_different = false;
+            } else {
+                chunk.slot = Some(self.take_free(&chunk.key, hash, false));
+            }
         }
+        are_different
     }
 
     /// Takes a free slot for an absent key, which a tier writes. There must be one.

@@ -325,6 +325,32 @@ fn chunks_that_go_between_lookup_and_load_are_named_and_the_prefix_before_them_s
     check_gone(&mut manager, &mut reader, &all[..2], &all[..2]);
 }
 
+/// The keys of one call are to be without repeats. If they are not, nothing is lost: a key has one slot.
+#[test]
+fn a_key_that_is_given_two_positions_is_stored_once() {
+    for kind in ["lru", "arc", "slru", "aslru", "s3fifo", "fifo"] {
+        let policy = kind.parse::<PolicyKind>().unwrap().build(8);
+        let mut manager = CpuManager::new(CpuOptions::new(8), policy).unwrap();
+        for turn in 0..20 {
+            let [a, b, c] = [0, 1, 2].map(|n| key(3 * turn + n));
+            let mut req = begin(&mut manager, turn);
+            req.set_positions([(a, 16), (b, 32), (b, 48), (c, 64), (a, 80)]);
+            let job = offer(&mut manager, &mut req, &[a, b, b, c, a]);
+            assert_eq!((job.keys, job.slots.len()), (vec![a, b, c], 3));
+            stored(&mut manager, job.token);
+            manager.assert_consistent();
+            let load = load(&mut manager, &mut req, &[a, b, c]);
+            loaded(&mut manager, load.token);
+            finish(&mut manager, &mut req);
+            manager.assert_consistent();
+            assert_eq!(manager.counts().pinned, 0);
+        }
+        let mut req = begin(&mut manager, 99);
+        let others: Vec<OffloadKey> = (1_000..1_008).map(key).collect();
+        assert_eq!(offer(&mut manager, &mut req, &others).slots.len(), 8, "{kind}: all can go again");
+    }
+}
+
 /// A scheduler may learn later where a chunk ends. Its chunks are still met, and committed, once.
 #[test]
 fn a_request_whose_positions_change_commits_each_key_once() {

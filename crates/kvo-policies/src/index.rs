@@ -151,6 +151,14 @@ impl SlotIndex {
         }
     }
 
+    /// Whether a key with this hash may be there. If not, it costs one look at one bucket.
+    #[inline]
+    pub fn may_have(&self, hash: u64) -> bool {
+        let (at, tag) = self.home(hash);
+        let bucket = &self.buckets[at];
+        bucket.passed_on > 0 || bucket.entries(tag).next().is_some()
+    }
+
     /// As [`get`](Self::get) for up to [`BATCH`] keys, whose hashes are given and whose slots are written. Their cache
     /// lines are asked for together: first all buckets, then all entries.
     #[inline]

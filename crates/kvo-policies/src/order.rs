@@ -144,12 +144,13 @@ pub(crate) struct Scan {
 impl<const Q: usize> Orders<Q> {
     /// Empty queues for slots below `capacity`.
     pub(crate) fn new(capacity: u32) -> Self {
-        let segments = (capacity / WIDTH + 1) as usize;
+        // Of what is reserved, what is never used takes no memory. Half-empty segments are merged before they are as many.
+        let segments = capacity as usize / 4 + 64;
         Self {
             places: vec![Place { at: NONE, end_token: 0 }; capacity as usize],
             segments: Vec::with_capacity(segments),
             metas: Vec::with_capacity(segments),
-            free_segments: Vec::new(),
+            free_segments: Vec::with_capacity(segments),
             queues: std::array::from_fn(|_| Queue::default()),
             runs: Vec::new(),
             free_runs: Vec::new(),
@@ -318,8 +319,17 @@ impl<const Q: usize> Orders<Q> {
     /// Asks about slots of the scan's segment, of which `left` are left; returns which of them may be evicted.
     fn ask(&mut self, scan: &mut Scan, left: u32, tier: &dyn Residents) -> u16 {
         let segment = &self.segments[scan.segment as usize];
-        // The next of them that stand side by side.
         let first = left.trailing_zeros();
+        if scan.ahead == 1 {
+            let eviction = tier.may_evict(segment.slots[first as usize]);
+            self.visits += 1;
+            scan.index = first + 1;
+            if eviction == Eviction::Held {
+                self.metas[scan.segment as usize].waiting &= !(1 << first);
+            }
+            return u16::from(eviction == Eviction::Allowed) << first;
+        }
+        // The next of them that stand side by side.
         let side_by_side = (!(left >> first)).trailing_zeros();
         let len = side_by_side.min(scan.ahead);
         let slots = &segment.slots[first as usize..][..len as usize];
@@ -349,6 +359,13 @@ impl<const Q: usize> Orders<Q> {
     ) -> bool {
         let before = victims.len();
         self.sort_runs(tier);
+        if count == 1 {
+            let mut scan = self.scan(queue);
+            let victim = self.next(&mut scan, tier);
+            victims.extend(victim);
+            self.remove_all(victim.into_iter());
+            return victim.is_some();
+        }
         self.chosen.clear();
         let mut scan = self.scan_for(queue, count);
         while victims.len() < before + count {

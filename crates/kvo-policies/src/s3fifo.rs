@@ -178,7 +178,7 @@ impl S3Fifo {
             let Some(slot) = access.slot else { continue };
             let group = access.key.group();
             let parent = keys[..index].iter().rev().find(|before| before.key.group() == group);
-            if let Some(parent) = parent.and_then(|parent| parent.slot) {
+            if let Some(parent) = parent.and_then(|parent| parent.slot).filter(|parent| *parent != slot) {
                 self.tie(slot, parent);
             }
         }

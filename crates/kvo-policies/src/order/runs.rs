@@ -85,7 +85,7 @@ impl<const Q: usize> Orders<Q> {
     pub(crate) fn push_all_to_run(&mut self, run: u32, chunks: &[KeyAccess], tier: &dyn Residents) {
         let mut left = chunks;
         while let [next, rest @ ..] = left {
-            let num_laid = self.lay_down(run, left);
+            let num_laid = if rest.is_empty() { 0 } else { self.lay_down(run, left) };
             if num_laid > 0 {
                 left = &left[num_laid..];
                 continue;
