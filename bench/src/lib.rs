@@ -10,7 +10,8 @@
 //! - A [`ReplayEngine`] serves requests through a simulated GPU, the CPU tier and the NVMe store, and compares every
 //!   block that it finds.
 //! - [`run_model_r`] counts the hits of an eviction policy on a trace, and what it strands; [`run_opt`] counts the most
-//!   that there can be; [`run_cells`] does so for many at once; [`golden`] holds what is published.
+//!   that there can be; [`run_cells`] does so for many at once; [`summarise`] compares them over many traces; [`golden`]
+//!   holds what is published.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
@@ -43,24 +44,28 @@ mod interrupt;
 pub mod micro;
 mod model_r;
 mod opt;
+mod parallel;
 mod progress;
 mod report;
 mod stranded;
+mod summary;
 mod table;
 mod trace;
 
 pub use crate::{
     capacity::{Capacity, CapacityError},
-    cells::run_cells,
+    cells::{run_cell, run_cells},
     contender::{Contender, ContenderError, ContenderList},
     engine::{EdgeSummary, ReplayEngine, ReplayOptions, ReplayStats, StepSummary, TierHits},
     fingerprint::Fingerprint,
     interrupt::{INTERRUPTED_STATUS, Interrupt},
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
+    parallel::{Ticker, run_parallel},
     progress::progress_bar,
     report::{Commit, Machine, Report},
     stranded::Stranded,
+    summary::{PolicySummary, WorstCell, summarise},
     table::{new_table, number_cell},
     trace::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,
