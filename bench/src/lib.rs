@@ -43,14 +43,18 @@ pub mod golden;
 mod interrupt;
 pub mod micro;
 mod model_r;
+mod named;
 mod opt;
+mod overlap;
 mod parallel;
+mod policy_tier;
 mod progress;
 mod report;
 mod stranded;
 mod summary;
 mod table;
 mod trace;
+mod two_tiers;
 
 pub use crate::{
     capacity::{Capacity, CapacityError},
@@ -61,6 +65,7 @@ pub use crate::{
     interrupt::{INTERRUPTED_STATUS, Interrupt},
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
+    overlap::{OverlapResult, Refused, ServiceTime, VirtualTime, VirtualTimeError, run_overlap},
     parallel::{Ticker, run_parallel},
     progress::progress_bar,
     report::{Commit, Machine, Report},
@@ -71,4 +76,5 @@ pub use crate::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,
         kvo_synth, read_trace,
     },
+    two_tiers::{Fill, TierSizes, TierSizesError, TwoTierResult, run_two_tiers},
 };

@@ -15,7 +15,10 @@ use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::{Contender, Fingerprint, Stranded, Trace, TraceRequest, micro::ThreadTime, stranded::Residency};
+use crate::{
+    Contender, Fingerprint, Stranded, Trace, TraceRequest, micro::ThreadTime, named::Named,
+    stranded::Residency,
+};
 
 /// What one policy did on one trace at one capacity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -68,7 +71,14 @@ pub fn run_model_r(
         .map_err(|error| ModelError::new(0, "CpuManager::new", error))?;
     let result = PolicyResult::empty(Contender::Policy(policy), capacity);
     let result = PolicyResult { calls_cpu_ns: Some(0), ..result };
-    let mut run = Run { manager, num_slots, keys: Vec::new(), residency: Residency::new(trace), result };
+    let mut run = Run {
+        manager,
+        num_slots,
+        keys: Vec::new(),
+        named: Named::new(trace.num_unique),
+        residency: Residency::new(trace),
+        result,
+    };
     for request in &trace.requests {
         if before_request().is_break() {
             break;
@@ -84,6 +94,7 @@ struct Run {
     manager: CpuManager<Box<dyn kvo_policies::CachePolicy>>,
     num_slots: u32,
     keys: Vec<OffloadKey>,
+    named: Named,
     residency: Residency,
     result: PolicyResult,
 }
@@ -93,7 +104,7 @@ impl Run {
         let number = self.result.requests;
         self.keys.clear();
         self.keys.extend(request.blocks.iter().map(|&block| key(block)));
-        let mut context = context(number, &self.keys, block_tokens);
+        let mut context = context(number, &request.blocks, block_tokens, &mut self.named);
 
         let started = ThreadTime::now();
         let failed = |call| move |error| ModelError::new(number, call, error);
@@ -136,11 +147,14 @@ impl Run {
     }
 }
 
-/// A request over `keys`, head to tail, of which the positions are known.
-pub(crate) fn context(number: usize, keys: &[OffloadKey], block_tokens: u32) -> RequestContext {
+/// A request over `blocks`, head to tail, of which the positions are known: a block that is named twice is where it
+/// is named first.
+pub(crate) fn context(number: usize, blocks: &[u32], block_tokens: u32, named: &mut Named) -> RequestContext {
     let mut context = RequestContext::new(RequestId(number as u64));
+    named.begin();
     let end_tokens = (1..).map(|blocks: u32| blocks.saturating_mul(block_tokens));
-    context.set_positions(keys.iter().copied().zip(end_tokens));
+    let firsts = blocks.iter().zip(end_tokens).filter(|(block, _)| named.is_first(**block));
+    context.set_positions(firsts.map(|(block, end_token)| (key(*block), end_token)));
     context
 }
 
@@ -256,6 +270,12 @@ mod tests {
     fn a_request_longer_than_the_tier_offers_its_head() {
         let result = run(&trace(&[&[0, 1, 2, 3], &[0, 1, 2, 3]]), 2);
         assert_eq!((result.hits, result.inserts, result.evictions), (2, 2, 0));
+    }
+
+    #[test]
+    fn a_block_that_a_request_names_twice_is_stored_once() {
+        let result = run(&trace(&[&[2], &[1, 0, 0, 0], &[2, 1, 0, 0]]), 3);
+        assert_eq!((result.hits, result.inserts, result.evictions), (4, 3, 0));
     }
 
     #[test]
