@@ -37,6 +37,7 @@
 mod capacity;
 mod cells;
 mod contender;
+mod curve;
 mod engine;
 mod fingerprint;
 pub mod golden;
@@ -50,6 +51,7 @@ mod parallel;
 mod policy_tier;
 mod progress;
 mod report;
+mod sample;
 mod stranded;
 mod summary;
 mod table;
@@ -60,6 +62,7 @@ pub use crate::{
     capacity::{Capacity, CapacityError},
     cells::{run_cell, run_cells},
     contender::{Contender, ContenderError, ContenderList},
+    curve::{Curve, CurveError, CurveMethod, CurvePoint, LruCurve, curve_capacities},
     engine::{EdgeSummary, ReplayEngine, ReplayOptions, ReplayStats, StepSummary, TierHits},
     fingerprint::Fingerprint,
     interrupt::{INTERRUPTED_STATUS, Interrupt},
@@ -69,6 +72,7 @@ pub use crate::{
     parallel::{Ticker, run_parallel},
     progress::progress_bar,
     report::{Commit, Machine, Report},
+    sample::{BlockSample, SampleRate, SampleRateError},
     stranded::Stranded,
     summary::{PolicySummary, WorstCell, summarise},
     table::{new_table, number_cell},
