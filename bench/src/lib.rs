@@ -12,6 +12,8 @@
 //! - [`run_model_r`] counts the hits of an eviction policy on a trace, and what it strands; [`run_opt`] counts the most
 //!   that there can be; [`run_cells`] does so for many at once; [`summarise`] compares them over many traces; [`golden`]
 //!   holds what is published.
+//! - [`run_overlap`] and [`run_two_tiers`] model what model R leaves out: requests that overlap, and a GPU tier above.
+//!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!

@@ -85,6 +85,70 @@ fn several_traces_run_at_once_and_are_summarised() {
 }
 
 #[test]
+fn a_policies_smoke_run_has_every_mode_and_gives_the_same_every_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = || {
+        let output = program(&["policies", "--smoke"]).env("KVO_BENCH_OUT", dir.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        for part in ["chunks refused", "inclusive-all", "lru, exact", "aslru, sampled", "largest error"] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let json = fs::read(dir.path().join("policies-smoke.json")).unwrap();
+        let mut report: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(report["complete"], true);
+        // Times are of this run alone.
+        for trace in report["results"]["traces"].as_array_mut().unwrap() {
+            for cell in trace["cells"].as_array_mut().unwrap() {
+                cell["calls_cpu_ns"].take();
+                cell["ns_per_access"].take();
+            }
+        }
+        report["results"].take()
+    };
+    let results = run();
+    assert_eq!(results, run());
+    let traces = results["traces"].as_array().unwrap();
+    assert_eq!(traces.len(), 2);
+    for trace in traces {
+        let len = |part: &str| trace[part].as_array().unwrap().len();
+        // 4 policies at 2 capacities; opt cannot overlap; 3 policies filled in 3 ways; 4 sampled curves and LRU's exact one.
+        assert_eq!(["cells", "overlap", "two_tiers", "curves"].map(len), [8, 6, 9, 5]);
+        let hit_percent = |part: &str, at: usize| trace[part][at]["hit_percent"].as_f64().unwrap();
+        let exact = &trace["curves"][0];
+        assert_eq!((&exact["policy"], &exact["method"]), (&"lru".into(), &"exact".into()));
+        let point = exact["points"].as_array().unwrap().iter().find(|point| point["capacity"] == 64).unwrap();
+        assert_eq!(point["hit_percent"], trace["cells"][0]["hit_percent"]);
+        assert!(trace["curves"][2]["error"]["mean_abs"].as_f64().unwrap() > 0.0);
+        assert!(hit_percent("two_tiers", 1) >= trace["two_tiers"][1]["gpu_hit_percent"].as_f64().unwrap());
+        assert!(trace["overlap"][0]["in_flight_peak"].as_u64().unwrap() > 1);
+    }
+}
+
+#[test]
+fn what_a_mode_cannot_do_is_named() {
+    check_refused(
+        &["policies", "--overlap", "--policy", "opt"],
+        &["--overlap", "need a --policy beside opt"],
+    );
+    check_refused(&["policies", "--two-tiers", "5%"], &["--two-tiers", "\"5%\" names no two tiers", "1%+5%"]);
+    check_refused(
+        &["policies", "--trace", "synth:1:1", "--capacity", "8", "--two-tiers", "1%+5"],
+        &["synth:1:1", "less than one chunk"],
+    );
+    check_refused(&["policies", "--curve", "--sample-rate", "2"], &["--sample-rate", "\"2\" is no share"]);
+    check_refused(&["policies", "--curve", "--samples", "1"], &["--samples", "2..=1000"]);
+    check_refused(&["policies", "--samples", "8"], &["--curve"]);
+    check_refused(&["policies", "--overlap-base-ms", "5"], &["--overlap"]);
+    check_refused(
+        &["policies", "--overlap", "--overlap-output-token-ms", "-1"],
+        &["--overlap-output-token-ms", "milliseconds"],
+    );
+    check_refused(&["policies", "--overlap", "--overlap-refused", "wait"], &["drop", "shorten"]);
+    check_refused(&["policies", "--smoke", "--capacity", "8"], &["--smoke"]);
+}
+
+#[test]
 fn a_check_covers_every_trace() {
     check_refused(
         &["policies", "--trace", "synth:400:7,synth:10:1", "--capacity", "32", "--policy", "lru", "--check"],

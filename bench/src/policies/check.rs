@@ -5,14 +5,14 @@ use std::io::{Write, stdout};
 use anyhow::bail;
 use kvo_bench::golden::Golden;
 
-use super::Ran;
+use super::run::{Plan, Ran};
 use crate::Outcome;
 
 /// Holds all results against what is published.
 pub(super) fn check(ran: &[Ran]) -> anyhow::Result<Outcome> {
     let (mut agree, mut differ, mut unknown) = (0, 0, Vec::new());
     let mut out = stdout();
-    for Ran { trace, cells, results } in ran {
+    for Ran { plan: Plan { trace, cells, .. }, results, .. } in ran {
         let fingerprint = trace.fingerprint();
         let before = agree + differ;
         for (&(policy, capacity), result) in cells.iter().zip(results) {

@@ -1,9 +1,12 @@
 //! The results as tables.
 
 use comfy_table::{Cell, Table};
-use kvo_bench::{PolicyResult, PolicySummary, Trace, new_table, number_cell};
+use kvo_bench::{
+    Curve, CurveMethod, CurvePoint, OverlapResult, PolicyResult, PolicySummary, Trace, TwoTierResult,
+    new_table, number_cell,
+};
 
-use super::json::per_unique_block;
+use super::json::{per_unique_block, percent};
 
 pub(super) fn cells(trace: &Trace, results: &[PolicyResult]) -> Table {
     let mut table = new_table([
@@ -42,6 +45,124 @@ pub(super) fn cells(trace: &Trace, results: &[PolicyResult]) -> Table {
     table
 }
 
+pub(super) fn overlap(results: &[OverlapResult]) -> Table {
+    let mut table = new_table([
+        "capacity",
+        "policy",
+        "hits",
+        "hit %",
+        "token hit %",
+        "inserts",
+        "evictions",
+        "offers refused",
+        "chunks refused",
+        "peak in flight",
+        "peak pinned",
+    ]);
+    for result in results {
+        table.add_row([
+            number_cell(result.capacity),
+            Cell::new(&result.policy),
+            number_cell(result.hits),
+            two_decimals(percent(result.hits, result.accesses)),
+            two_decimals(percent(result.hit_tokens, result.prompt_tokens)),
+            number_cell(result.inserts),
+            number_cell(result.evictions),
+            number_cell(result.offers_refused),
+            number_cell(result.chunks_refused),
+            number_cell(result.in_flight_peak),
+            number_cell(result.pinned_peak),
+        ]);
+    }
+    table
+}
+
+pub(super) fn two_tiers(trace: &Trace, results: &[TwoTierResult]) -> Table {
+    let mut table = new_table([
+        "GPU",
+        "CPU",
+        "CPU policy",
+        "fill",
+        "GPU hit %",
+        "CPU hit %",
+        "hit %",
+        "token hit %",
+        "CPU inserts",
+        "per unique",
+    ]);
+    for result in results {
+        let hit_tokens = result.gpu_hit_tokens + result.cpu_hit_tokens;
+        table.add_row([
+            number_cell(result.gpu_capacity),
+            number_cell(result.cpu_capacity),
+            Cell::new(&result.policy),
+            Cell::new(result.fill),
+            two_decimals(percent(result.gpu_hits, result.accesses)),
+            two_decimals(percent(result.cpu_hits, result.accesses)),
+            two_decimals(percent(result.gpu_hits + result.cpu_hits, result.accesses)),
+            two_decimals(percent(hit_tokens, result.prompt_tokens)),
+            number_cell(result.cpu_inserts),
+            two_decimals(per_unique_block(trace, result.cpu_inserts)),
+        ]);
+    }
+    table
+}
+
+/// A column a curve. All curves of a trace have the same capacities.
+pub(super) fn curves(curves: &[Curve]) -> Table {
+    let mut table = new_table([]);
+    let name = |curve: &Curve| match curve.method {
+        CurveMethod::Exact => format!("{}, exact", curve.policy),
+        _ => format!("{}, sampled", curve.policy),
+    };
+    table.set_header(["capacity".to_owned()].into_iter().chain(curves.iter().map(name)));
+    let point = |point: &CurvePoint| match point.standard_error {
+        Some(error) => format!("{:.2} +- {error:.2}", point.hit_percent),
+        None => format!("{:.2}", point.hit_percent),
+    };
+    let capacities = curves.first().map_or(&[][..], |curve| &curve.points).iter().map(|point| point.capacity);
+    for (at, capacity) in capacities.enumerate() {
+        let cells = curves.iter().map(|curve| number_cell(point(&curve.points[at])));
+        table.add_row([number_cell(capacity)].into_iter().chain(cells));
+    }
+    table
+}
+
+/// A line a sampled curve: what its samples say of its error, and what the truth does.
+pub(super) fn curve_errors(curves: &[Curve]) -> Table {
+    let mut table = new_table([
+        "sampled curve",
+        "by",
+        "samples",
+        "of the blocks",
+        "mean standard error",
+        "points with the truth",
+        "mean error",
+        "largest error",
+    ]);
+    for curve in curves {
+        let (by, sample_rate, samples) = match curve.method {
+            CurveMethod::Exact => continue,
+            CurveMethod::SampledDistances { sample_rate, samples } => ("distances", sample_rate, samples),
+            CurveMethod::SampledMiniatures { sample_rate, samples } => ("miniatures", sample_rate, samples),
+        };
+        let errors = curve.points.iter().filter_map(|point| point.standard_error);
+        let mean = errors.sum::<f64>() / curve.points.len().max(1) as f64;
+        let error = curve.error;
+        table.add_row([
+            Cell::new(&curve.policy),
+            Cell::new(by),
+            number_cell(samples),
+            number_cell(sample_rate),
+            two_decimals(mean),
+            number_cell(error.map_or(0, |error| error.points)),
+            optional(error.map(|error| format!("{:.2}", error.mean_abs))),
+            optional(error.map(|error| format!("{:.2}", error.max_abs))),
+        ]);
+    }
+    table
+}
+
 pub(super) fn summary(summaries: &[PolicySummary]) -> Table {
     let mut table = new_table([
         "policy",
@@ -69,7 +190,11 @@ pub(super) fn summary(summaries: &[PolicySummary]) -> Table {
     table
 }
 
+fn two_decimals(number: f64) -> Cell {
+    number_cell(format!("{number:.2}"))
+}
+
 /// A number that may be missing.
-pub(super) fn optional(number: Option<String>) -> Cell {
+fn optional(number: Option<String>) -> Cell {
     number_cell(number.unwrap_or_default())
 }
