@@ -76,7 +76,7 @@ pub use crate::{
     report::{Commit, Machine, Report},
     sample::{BlockSample, SampleRate, SampleRateError},
     stranded::Stranded,
-    summary::{PolicySummary, WorstCell, summarise},
+    summary::{CellHits, PolicySummary, WorstCell, summarise},
     table::{new_table, number_cell},
     trace::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,

@@ -68,6 +68,8 @@ pub struct OverlapResult {
     pub policy: String,
     /// Slots of the tier.
     pub capacity: u32,
+    /// How long requests ran.
+    pub service: ServiceTime,
     /// What became of refused offers.
     pub refused: Refused,
     /// Requests that have arrived: all of the trace's, unless the run was stopped.
@@ -113,7 +115,7 @@ pub fn run_overlap(
     let num_slots = capacity.min(trace.num_unique.max(1));
     let manager = CpuManager::new(CpuOptions::new(num_slots), policy.build(num_slots))
         .map_err(|error| ModelError::new(0, "CpuManager::new", error))?;
-    let result = OverlapResult::empty(policy, capacity, refused);
+    let result = OverlapResult::empty(policy, capacity, service, refused);
     let named = Named::new(trace.num_unique);
     let mut engine = Engine { manager, num_slots, named, running: BinaryHeap::new(), result };
     for (number, request) in trace.requests.iter().enumerate() {
@@ -270,10 +272,11 @@ impl ServiceTime {
 }
 
 impl OverlapResult {
-    fn empty(policy: PolicyKind, capacity: u32, refused: Refused) -> Self {
+    fn empty(policy: PolicyKind, capacity: u32, service: ServiceTime, refused: Refused) -> Self {
         Self {
             policy: policy.to_string(),
             capacity,
+            service,
             refused,
             requests: 0,
             accesses: 0,

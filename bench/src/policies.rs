@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use kvo_bench::{Interrupt, PolicySummary, Report, summarise};
+use kvo_bench::{CellHits, Interrupt, Report, summarise};
 
 pub(crate) use self::args::PoliciesArgs;
 use self::{
@@ -30,24 +30,47 @@ pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<
     }
     let started = Instant::now();
     let ran = run::run(plans, interrupt)?;
-    let summary = summarise(&ran.iter().map(|ran| (ran.name(), &*ran.results)).collect::<Vec<_>>());
+    let complete = ran.iter().all(Ran::is_complete);
+    // Parts of traces are not compared.
+    let whole = if complete { &ran[..] } else { &[] };
+    let summary = summarise(&hits(whole, |ran| &ran.results));
+    let overlap_summary = summarise(&hits(whole, |ran| &ran.overlap));
 
-    print(&mut out, &ran, &summary)?;
+    print(&mut out, &ran)?;
+    if complete && summary.is_empty() {
+        writeln!(out, "\nno summary: lru, to compare with, is not among the policies")?;
+    }
+    for (of, summary) in [("", &summary), (", overlapping requests", &overlap_summary)] {
+        if !summary.is_empty() {
+            writeln!(out, "\nall traces and capacities{of}, by hits\n{}", table::summary(summary))?;
+        }
+    }
     let cells = ran.iter().map(|ran| ran.results.len()).sum::<usize>();
     writeln!(out, "\n{cells} cells in {:.1} s", started.elapsed().as_secs_f64())?;
-    let complete = ran.iter().all(Ran::is_complete);
-    let results = Results { traces: ran.iter().map(TraceResults::of).collect(), summary };
+    let results = Results { traces: ran.iter().map(TraceResults::of).collect(), summary, overlap_summary };
     let file = Report::new(results, complete).write(name)?;
     writeln!(out, "as JSON: {}", file.display())?;
     if !complete {
-        let whole = ran.iter().map(Ran::whole_cells).sum::<usize>();
-        writeln!(out, "stopped: {whole} of {cells} cells cover the whole trace")?;
+        say_what_is_left(&mut out, &ran, cells)?;
         return Ok(Outcome::Interrupted);
     }
     if args.check { check::check(&ran) } else { Ok(Outcome::Passed) }
 }
 
-fn print(out: &mut impl Write, ran: &[Ran], summary: &[PolicySummary]) -> anyhow::Result<()> {
+/// Says how much of a run was done when it was stopped.
+fn say_what_is_left(out: &mut impl Write, ran: &[Ran], cells: usize) -> anyhow::Result<()> {
+    let whole_cells = ran.iter().map(Ran::whole_cells).sum::<usize>();
+    writeln!(out, "stopped: {whole_cells} of {cells} cells cover the whole trace")?;
+    let (pieces, whole) = ran.iter().map(Ran::pieces).fold((0, 0), |sum, ran| (sum.0 + ran.0, sum.1 + ran.1));
+    let others = pieces - cells;
+    if others > 0 {
+        let left_out = others - (whole - whole_cells);
+        writeln!(out, "of {others} other runs {left_out} do not, and are left out")?;
+    }
+    Ok(())
+}
+
+fn print(out: &mut impl Write, ran: &[Ran]) -> anyhow::Result<()> {
     for ran in ran {
         writeln!(out, "\n{}\n{}", ran.name(), table::cells(&ran.plan.trace, &ran.results))?;
         if !ran.overlap.is_empty() {
@@ -63,10 +86,13 @@ fn print(out: &mut impl Write, ran: &[Ran], summary: &[PolicySummary]) -> anyhow
             writeln!(out, "{table}\n{}", table::curve_errors(&ran.curves))?;
         }
     }
-    if summary.is_empty() {
-        writeln!(out, "\nno summary: lru, to compare with, is not among the policies")?;
-    } else {
-        writeln!(out, "\nall traces and capacities, by hits\n{}", table::summary(summary))?;
-    }
     Ok(())
+}
+
+/// What is to be summarised of each trace.
+fn hits<'a, R: 'a>(ran: &'a [Ran], results: impl Fn(&'a Ran) -> &'a [R]) -> Vec<(&'a str, Vec<CellHits<'a>>)>
+where
+    &'a R: Into<CellHits<'a>>,
+{
+    ran.iter().map(|ran| (ran.name(), results(ran).iter().map(Into::into).collect())).collect()
 }

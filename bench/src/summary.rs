@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Contender, PolicyResult};
+use crate::{Contender, OverlapResult, PolicyResult};
 
 /// A cell is better or worse than LRU's if it differs by more than this.
 const NOTABLE: f64 = 0.005;
@@ -37,16 +37,39 @@ pub struct WorstCell {
     pub hits_over_lru: f64,
 }
 
+/// What is compared of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellHits<'a> {
+    /// The policy's name.
+    pub policy: &'a str,
+    /// Slots.
+    pub capacity: u32,
+    /// Blocks that were hit.
+    pub hits: u64,
+}
+
+impl<'a> From<&'a PolicyResult> for CellHits<'a> {
+    fn from(result: &'a PolicyResult) -> Self {
+        Self { policy: &result.policy, capacity: result.capacity, hits: result.hits }
+    }
+}
+
+impl<'a> From<&'a OverlapResult> for CellHits<'a> {
+    fn from(result: &'a OverlapResult) -> Self {
+        Self { policy: &result.policy, capacity: result.capacity, hits: result.hits }
+    }
+}
+
 /// Summarises the results of each trace, named beside them: a line a policy, in the order in which they first appear.
 ///
-/// Nothing if LRU, with its default options, is not among them.
-pub fn summarise(traces: &[(&str, &[PolicyResult])]) -> Vec<PolicySummary> {
+/// Nothing if LRU is not among them.
+pub fn summarise(traces: &[(&str, Vec<CellHits<'_>>)]) -> Vec<PolicySummary> {
     let lru = Contender::Policy(kvo_policies::PolicyKind::Lru).to_string();
     let opt = Contender::Opt.to_string();
     let mut policies: Vec<&str> = Vec::new();
-    for result in traces.iter().flat_map(|(_, results)| *results) {
-        if !policies.contains(&result.policy.as_str()) {
-            policies.push(&result.policy);
+    for result in traces.iter().flat_map(|(_, results)| results) {
+        if !policies.contains(&result.policy) {
+            policies.push(result.policy);
         }
     }
     if !policies.contains(&lru.as_str()) {
@@ -55,12 +78,12 @@ pub fn summarise(traces: &[(&str, &[PolicyResult])]) -> Vec<PolicySummary> {
     policies.into_iter().map(|policy| summary(traces, policy, &lru, &opt)).collect()
 }
 
-fn summary(traces: &[(&str, &[PolicyResult])], policy: &str, lru: &str, opt: &str) -> PolicySummary {
+fn summary(traces: &[(&str, Vec<CellHits<'_>>)], policy: &str, lru: &str, opt: &str) -> PolicySummary {
     let (mut over_lru, mut over_opt) = (Vec::new(), Vec::new());
     for (name, results) in traces {
         for cell in results.iter().filter(|result| result.policy == policy) {
             let hits_of = |other: &str| {
-                let of = |result: &&PolicyResult| result.policy == other && result.capacity == cell.capacity;
+                let of = |result: &&CellHits<'_>| result.policy == other && result.capacity == cell.capacity;
                 results.iter().find(of).map(|result| result.hits).filter(|hits| *hits > 0)
             };
             let over = |hits: u64| cell.hits as f64 / hits as f64;
@@ -92,21 +115,21 @@ fn summary(traces: &[(&str, &[PolicyResult])], policy: &str, lru: &str, opt: &st
 mod tests {
     use super::*;
 
-    fn result(policy: &str, capacity: u32, hits: u64) -> PolicyResult {
-        PolicyResult { hits, ..PolicyResult::empty(policy.parse().unwrap(), capacity) }
+    fn cell(policy: &str, capacity: u32, hits: u64) -> CellHits<'_> {
+        CellHits { policy, capacity, hits }
     }
 
     #[test]
     fn a_policy_is_measured_by_lru_and_the_optimum_cell_by_cell() {
-        let a = [result("lru", 8, 100), result("aslru", 8, 200), result("opt", 8, 400)];
-        let b = [
-            result("lru", 8, 200),
-            result("aslru", 8, 100),
-            result("lru", 9, 1000),
-            result("aslru", 9, 1005),
-            result("aslru", 10, 7),
+        let a = vec![cell("lru", 8, 100), cell("aslru", 8, 200), cell("opt", 8, 400)];
+        let b = vec![
+            cell("lru", 8, 200),
+            cell("aslru", 8, 100),
+            cell("lru", 9, 1000),
+            cell("aslru", 9, 1005),
+            cell("aslru", 10, 7),
         ];
-        let summaries = summarise(&[("a", &a), ("b", &b)]);
+        let summaries = summarise(&[("a", a), ("b", b)]);
         assert_eq!(summaries.iter().map(|s| s.policy.as_str()).collect::<Vec<_>>(), ["lru", "aslru", "opt"]);
         let aslru = &summaries[1];
         // 2, 1/2 and 1.005: their geometric mean is the cube root of 1.005. At 10 there is no LRU to compare with.
@@ -130,9 +153,10 @@ mod tests {
 
     #[test]
     fn cells_without_a_hit_of_lru_are_left_out() {
-        let results = [result("lru", 8, 0), result("fifo", 8, 3)];
-        let summaries = summarise(&[("a", &results)]);
+        let results = vec![cell("lru", 8, 0), cell("fifo", 8, 3)];
+        let without_lru = results[1..].to_vec();
+        let summaries = summarise(&[("a", results)]);
         assert_eq!((summaries[1].cells, summaries[1].worst.clone()), (0, None));
-        assert!(summarise(&[("a", &results[1..])]).is_empty(), "nothing to compare with");
+        assert!(summarise(&[("a", without_lru)]).is_empty(), "nothing to compare with");
     }
 }

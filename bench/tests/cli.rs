@@ -122,7 +122,10 @@ fn a_policies_smoke_run_has_every_mode_and_gives_the_same_every_time() {
         assert!(trace["curves"][2]["error"]["mean_abs"].as_f64().unwrap() > 0.0);
         assert!(hit_percent("two_tiers", 1) >= trace["two_tiers"][1]["gpu_hit_percent"].as_f64().unwrap());
         assert!(trace["overlap"][0]["in_flight_peak"].as_u64().unwrap() > 1);
+        assert_eq!(trace["overlap"][0]["service"]["base_us"], 800_000);
     }
+    assert_eq!(results["overlap_summary"].as_array().unwrap().len(), 3);
+    assert_eq!(results["overlap_summary"][0]["hits_over_lru_geometric_mean"], 1.0);
 }
 
 #[test]

@@ -137,7 +137,12 @@ impl PoliciesArgs {
 
     /// Loads the traces, and says what to run on each.
     pub(super) fn plans(&self) -> anyhow::Result<Vec<Plan>> {
-        let contenders: Vec<Contender> = self.policy.iter().flat_map(|list| list.0.clone()).collect();
+        let mut contenders: Vec<Contender> = Vec::new();
+        for policy in self.policy.iter().flat_map(|list| &list.0) {
+            if !contenders.contains(policy) {
+                contenders.push(*policy);
+            }
+        }
         if (self.overlap.overlap || !self.two_tiers.is_empty()) && policies(&contenders).next().is_none() {
             bail!(
                 "--overlap and --two-tiers need a --policy beside opt, which can only serve one request at a time"

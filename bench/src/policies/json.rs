@@ -10,6 +10,7 @@ use crate::args::TraceSummary;
 pub(super) struct Results<'a> {
     pub(super) traces: Vec<TraceResults<'a>>,
     pub(super) summary: Vec<PolicySummary>,
+    pub(super) overlap_summary: Vec<PolicySummary>,
 }
 
 #[derive(Debug, Serialize)]

@@ -196,6 +196,11 @@ impl Ran {
         self.whole == self.plan.work.len()
     }
 
+    /// Pieces that were planned, and how many of them cover the whole trace.
+    pub(super) fn pieces(&self) -> (usize, usize) {
+        (self.plan.work.len(), self.whole)
+    }
+
     /// Cells that cover the whole trace.
     pub(super) fn whole_cells(&self) -> usize {
         self.results.iter().filter(|result| result.requests == self.plan.trace.requests.len()).count()
