@@ -22,8 +22,8 @@ use crate::{Outcome, args::TraceSummary};
 
 pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let smoke = args.is_smoke().then(PoliciesArgs::smoke);
-    let (args, name) = smoke.as_ref().map_or((args, "policies"), |smoke| (smoke, "policies-smoke"));
+    let (preset, name) = (args.preset(), args.report_name());
+    let args = preset.as_ref().unwrap_or(args);
     let plans = args.plans()?;
     for plan in &plans {
         writeln!(out, "{}", TraceSummary::of(&plan.trace))?;

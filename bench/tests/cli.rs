@@ -148,7 +148,9 @@ fn what_a_mode_cannot_do_is_named() {
         &["--overlap-output-token-ms", "milliseconds"],
     );
     check_refused(&["policies", "--overlap", "--overlap-refused", "wait"], &["drop", "shorten"]);
-    check_refused(&["policies", "--smoke", "--capacity", "8"], &["--smoke"]);
+    check_refused(&["policies", "--smoke", "--capacity", "8"], &["--smoke", "--capacity"]);
+    check_refused(&["policies", "--overlap", "--full"], &["--overlap", "--full"]);
+    check_refused(&["policies", "--quick", "--full"], &["--quick", "--full"]);
 }
 
 #[test]

@@ -39,10 +39,27 @@ pub(crate) struct PoliciesArgs {
     two_tiers: Vec<TierSizes>,
     #[command(flatten)]
     curve: CurveArgs,
-    /// A short run against rot, of every mode on generated traffic; the figures mean nothing
-    #[arg(long, exclusive = true)]
-    smoke: bool,
+    #[command(flatten)]
+    preset: PresetArgs,
 }
+
+/// Runs of every mode on generated traffic.
+#[derive(Debug, Args)]
+#[group(id = "preset", multiple = false, conflicts_with_all = PRESET_DECIDES)]
+struct PresetArgs {
+    /// A short run of every mode on generated traffic, against rot; the figures mean nothing
+    #[arg(long)]
+    smoke: bool,
+    /// Every mode and policy on 4000 generated requests
+    #[arg(long)]
+    quick: bool,
+    /// Every mode and policy on 20000 generated requests, at more capacities
+    #[arg(long)]
+    full: bool,
+}
+
+/// What a preset decides, and so goes with none.
+const PRESET_DECIDES: [&str; 6] = ["trace", "policy", "capacity", "overlap", "two_tiers", "curve"];
 
 /// Requests that overlap.
 #[derive(Debug, Args)]
@@ -98,41 +115,33 @@ struct CurveArgs {
     samples: u32,
 }
 
-/// The command line of a smoke run.
-const SMOKE: [&str; 17] = [
-    "policies",
-    "--trace",
-    "synth:400:7,synth:300:1",
-    "--policy",
-    "lru,aslru,s3fifo,opt",
-    "--capacity",
-    "64,10%",
-    "--overlap",
-    "--overlap-base-ms",
-    "800",
-    "--two-tiers",
-    "80+10%",
-    "--curve",
-    "--sample-rate",
-    "0.3",
-    "--samples",
-    "2",
-];
+/// The command lines that the presets stand for.
+const SMOKE: &str = "policies --trace synth:400:7,synth:300:1 --policy lru,aslru,s3fifo,opt --capacity 64,10% \
+                     --overlap --overlap-base-ms 800 --two-tiers 80+10% --curve --sample-rate 0.3 --samples 2";
+const QUICK: &str = "policies --trace synth:4000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,s3fifo,fifo,opt \
+                     --overlap --two-tiers 1%+5%,2%+10% --curve";
+const FULL: &str = "policies --trace synth:20000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,s3fifo,fifo,opt \
+                    --capacity 1%,2%,5%,10%,20%,30%,50% --overlap --two-tiers 1%+5%,2%+10% --curve --samples 8";
 
 #[derive(Debug, Parser)]
-struct Smoke {
+struct Preset {
     #[command(flatten)]
     args: PoliciesArgs,
 }
 
 impl PoliciesArgs {
-    /// What is to be run in place of this, if this is a smoke run.
-    pub(super) fn smoke() -> Self {
-        Smoke::parse_from(SMOKE).args
+    /// What its file of results is called.
+    pub(crate) fn report_name(&self) -> &'static str {
+        if self.preset.smoke { "policies-smoke" } else { "policies" }
     }
 
-    pub(super) fn is_smoke(&self) -> bool {
-        self.smoke
+    /// What is to be run in place of this, if it names a preset.
+    pub(super) fn preset(&self) -> Option<Self> {
+        let PresetArgs { smoke, quick, full } = self.preset;
+        let (_, line) =
+            [(smoke, SMOKE), (quick, QUICK), (full, FULL)].into_iter().find(|(named, _)| *named)?;
+        let args = Preset::parse_from(line.split_whitespace()).args;
+        Some(Self { check: self.check, ..args })
     }
 
     /// Loads the traces, and says what to run on each.
