@@ -14,6 +14,24 @@ pub(crate) struct TraceArgs {
     /// synth:REQUESTS:SEED
     #[arg(long, value_name = "FILE|SYNTH", default_value_t)]
     trace: TraceSource,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+/// Which traces to run on.
+#[derive(Debug, Args)]
+pub(crate) struct TracesArgs {
+    /// The traces, with commas between them or a flag each: files in Mooncake or Bailian form (JSON Lines; plain, gzip
+    /// or zstd; no comma in the name), or generated traffic as synth:REQUESTS:SEED
+    #[arg(long, value_name = "FILE|SYNTH,...", value_delimiter = ',', default_values_t = [TraceSource::default()])]
+    trace: Vec<TraceSource>,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+/// What a trace's file does not say.
+#[derive(Debug, Args)]
+struct ReadArgs {
     /// Tokens a block of the file [default: 512 for the Mooncake form, 16 for Bailian]
     #[arg(long, value_name = "N")]
     block_tokens: Option<NonZeroU32>,
@@ -23,27 +41,45 @@ pub(crate) struct TraceArgs {
 }
 
 /// A trace in a report.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct TraceSummary {
-    name: String,
-    block_tokens: u32,
-    requests: usize,
-    accesses: u64,
-    unique_blocks: u32,
-    fingerprint: kvo_bench::Fingerprint,
+    pub(crate) name: String,
+    pub(crate) block_tokens: u32,
+    pub(crate) requests: usize,
+    pub(crate) accesses: u64,
+    pub(crate) unique_blocks: u32,
+    pub(crate) fingerprint: kvo_bench::Fingerprint,
 }
 
 impl TraceArgs {
     /// Generates or reads the trace.
     pub(crate) fn load(&self) -> anyhow::Result<Trace> {
+        self.read.load(&self.trace)
+    }
+}
+
+impl TracesArgs {
+    /// Generates or reads the traces, in the order in which they were named.
+    pub(crate) fn load(&self) -> anyhow::Result<Vec<Trace>> {
+        for (at, source) in self.trace.iter().enumerate() {
+            if self.trace[..at].contains(source) {
+                bail!("--trace names {source} twice: name each trace once, or it counts twice");
+            }
+        }
+        self.trace.iter().map(|source| self.read.load(source)).collect()
+    }
+}
+
+impl ReadArgs {
+    fn load(&self, source: &TraceSource) -> anyhow::Result<Trace> {
         let options = ReadOptions { block_tokens: self.block_tokens, time_unit: self.time_unit };
-        if matches!(self.trace, TraceSource::Synth { .. }) && options != ReadOptions::default() {
+        if matches!(source, TraceSource::Synth { .. }) && options != ReadOptions::default() {
             bail!(
-                "--block-tokens and --time-unit say how to read a file, but --trace {} is generated: leave them out",
-                self.trace
+                "--block-tokens and --time-unit say how to read a file, but --trace {source} is generated: leave them \
+                 out"
             );
         }
-        Ok(self.trace.load(options)?)
+        Ok(source.load(options)?)
     }
 }
 

@@ -1,17 +1,10 @@
 //! Many cells of model R at once, on the cores that there are.
 
-use std::{
-    ops::ControlFlow,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
-};
-
 use indicatif::ProgressBar;
 
-use crate::{Contender, Interrupt, ModelError, PolicyResult, Trace, run_model_r, run_opt};
-
-/// The bar moves once in so many requests.
-const REQUESTS_PER_TICK: u64 = 64;
+use crate::{
+    Contender, Interrupt, ModelError, PolicyResult, Ticker, Trace, run_model_r, run_opt, run_parallel,
+};
 
 /// Runs each policy and capacity of `cells` on `trace`, and returns the results in the order of the cells.
 ///
@@ -27,52 +20,27 @@ pub fn run_cells(
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<Vec<PolicyResult>, ModelError> {
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut done = Vec::new();
-        while let Some((index, &(policy, capacity))) = take(&next, cells) {
-            done.push((index, run_cell(trace, policy, capacity, interrupt, progress)));
-        }
-        done
+    let run = |&(policy, capacity): &(Contender, u32)| {
+        run_cell(trace, policy, capacity, Ticker::new(interrupt, progress))
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(cells.len());
-    let mut results: Vec<_> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().flat_map(join).collect()
-    });
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
+    run_parallel(cells, run).into_iter().collect()
 }
 
-fn take<'a, T>(next: &AtomicUsize, cells: &'a [T]) -> Option<(usize, &'a T)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    Some((index, cells.get(index)?))
-}
-
-fn run_cell(
+/// Runs one policy at one capacity.
+///
+/// # Errors
+///
+/// As [`run_model_r`].
+pub fn run_cell(
     trace: &Trace,
     policy: Contender,
     capacity: u32,
-    interrupt: &Interrupt,
-    progress: &ProgressBar,
+    mut ticker: Ticker<'_>,
 ) -> Result<PolicyResult, ModelError> {
-    let mut begun = 0;
-    let before_request = || {
-        begun += 1;
-        if begun % REQUESTS_PER_TICK == 0 {
-            progress.inc(REQUESTS_PER_TICK);
-        }
-        if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let result = match policy {
-        Contender::Policy(policy) => run_model_r(trace, policy, capacity, before_request),
-        Contender::Opt => Ok(run_opt(trace, capacity, before_request)),
-    };
-    progress.inc(begun % REQUESTS_PER_TICK);
-    result
+    match policy {
+        Contender::Policy(policy) => run_model_r(trace, policy, capacity, || ticker.tick()),
+        Contender::Opt => Ok(run_opt(trace, capacity, || ticker.tick())),
+    }
 }
 
 #[cfg(test)]

@@ -187,17 +187,7 @@ mod tests {
     use super::*;
 
     fn result(hits: u64, evictions: u64) -> PolicyResult {
-        PolicyResult {
-            policy: String::new(),
-            capacity: 207,
-            requests: 0,
-            accesses: 0,
-            hits,
-            inserts: 0,
-            evictions,
-            eviction_order: Fingerprint::EMPTY,
-            stranded_worst: None,
-        }
+        PolicyResult { hits, evictions, ..PolicyResult::empty(LRU, 207) }
     }
 
     #[test]

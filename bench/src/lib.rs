@@ -10,7 +10,10 @@
 //! - A [`ReplayEngine`] serves requests through a simulated GPU, the CPU tier and the NVMe store, and compares every
 //!   block that it finds.
 //! - [`run_model_r`] counts the hits of an eviction policy on a trace, and what it strands; [`run_opt`] counts the most
-//!   that there can be; [`run_cells`] does so for many at once; [`golden`] holds what is published.
+//!   that there can be; [`run_cells`] does so for many at once; [`summarise`] compares them over many traces; [`golden`]
+//!   holds what is published.
+//! - [`run_overlap`] and [`run_two_tiers`] model what model R leaves out: requests that overlap, and a GPU tier above.
+//!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
@@ -36,34 +39,48 @@
 mod capacity;
 mod cells;
 mod contender;
+mod curve;
 mod engine;
 mod fingerprint;
 pub mod golden;
 mod interrupt;
 pub mod micro;
 mod model_r;
+mod named;
 mod opt;
+mod overlap;
+mod parallel;
+mod policy_tier;
 mod progress;
 mod report;
+mod sample;
 mod stranded;
+mod summary;
 mod table;
 mod trace;
+mod two_tiers;
 
 pub use crate::{
     capacity::{Capacity, CapacityError},
-    cells::run_cells,
+    cells::{run_cell, run_cells},
     contender::{Contender, ContenderError, ContenderList},
+    curve::{Curve, CurveError, CurveMethod, CurvePoint, LruCurve, curve_capacities},
     engine::{EdgeSummary, ReplayEngine, ReplayOptions, ReplayStats, StepSummary, TierHits},
     fingerprint::Fingerprint,
     interrupt::{INTERRUPTED_STATUS, Interrupt},
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
+    overlap::{OverlapResult, Refused, ServiceTime, VirtualTime, VirtualTimeError, run_overlap},
+    parallel::{Ticker, run_parallel},
     progress::progress_bar,
     report::{Commit, Machine, Report},
+    sample::{BlockSample, SampleRate, SampleRateError},
     stranded::Stranded,
+    summary::{CellHits, PolicySummary, WorstCell, summarise},
     table::{new_table, number_cell},
     trace::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,
         kvo_synth, read_trace,
     },
+    two_tiers::{Fill, TierSizes, TierSizesError, TwoTierResult, run_two_tiers},
 };

@@ -8,14 +8,17 @@
 use std::ops::ControlFlow;
 
 use kvo_core::{
-    BlockHash, GroupIdx, LookupResult, OffloadKey, OffloadManager, RequestContext, RequestId, StoreOutcome,
+    BlockHash, GroupIdx, OffloadKey, OffloadManager, RequestContext, RequestId, StoreJob, StoreOutcome,
     TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::{Contender, Fingerprint, Stranded, Trace, stranded::Residency};
+use crate::{
+    Contender, Fingerprint, Stranded, Trace, TraceRequest, micro::ThreadTime, named::Named,
+    stranded::Residency,
+};
 
 /// What one policy did on one trace at one capacity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +33,10 @@ pub struct PolicyResult {
     pub accesses: u64,
     /// Blocks that were resident, with all before them in the request.
     pub hits: u64,
+    /// Tokens of the requests' inputs.
+    pub prompt_tokens: u64,
+    /// Those of them that lie in the blocks that were hit.
+    pub hit_tokens: u64,
     /// Chunks stored.
     pub inserts: u64,
     /// Chunks evicted.
@@ -39,6 +46,10 @@ pub struct PolicyResult {
     /// The sample in which the largest share of the resident chunks was stranded; none of a trace with too few
     /// requests for one.
     pub stranded_worst: Option<Stranded>,
+    /// CPU time of the calls of the manager, with the policy in it, from the announcement of a request to its finish.
+    /// A rough figure: it contains a reading of the clock a request, and what else runs on the machine is felt
+    /// through the caches. None of the optimum, which is no policy.
+    pub calls_cpu_ns: Option<u64>,
 }
 
 /// Runs `policy` over `trace` with `capacity` slots, of which there is at least one.
@@ -59,12 +70,20 @@ pub fn run_model_r(
     let manager = CpuManager::new(CpuOptions::new(num_slots), policy.build(num_slots))
         .map_err(|error| ModelError::new(0, "CpuManager::new", error))?;
     let result = PolicyResult::empty(Contender::Policy(policy), capacity);
-    let mut run = Run { manager, num_slots, keys: Vec::new(), residency: Residency::new(trace), result };
+    let result = PolicyResult { calls_cpu_ns: Some(0), ..result };
+    let mut run = Run {
+        manager,
+        num_slots,
+        keys: Vec::new(),
+        named: Named::new(trace.num_unique),
+        residency: Residency::new(trace),
+        result,
+    };
     for request in &trace.requests {
         if before_request().is_break() {
             break;
         }
-        run.serve(&request.blocks, trace.block_tokens)?;
+        run.serve(request, trace.block_tokens)?;
         run.residency.after_request();
     }
     run.result.stranded_worst = run.residency.worst();
@@ -75,58 +94,68 @@ struct Run {
     manager: CpuManager<Box<dyn kvo_policies::CachePolicy>>,
     num_slots: u32,
     keys: Vec<OffloadKey>,
+    named: Named,
     residency: Residency,
     result: PolicyResult,
 }
 
 impl Run {
-    fn serve(&mut self, blocks: &[u32], block_tokens: u32) -> Result<(), ModelError> {
+    fn serve(&mut self, request: &TraceRequest, block_tokens: u32) -> Result<(), ModelError> {
         let number = self.result.requests;
-        let mut request = RequestContext::new(RequestId(number as u64));
         self.keys.clear();
-        self.keys.extend(blocks.iter().map(|&block| key(block)));
-        let end_tokens = (1..).map(|blocks: u32| blocks.saturating_mul(block_tokens));
-        request.set_positions(self.keys.iter().copied().zip(end_tokens));
-        self.manager
-            .new_request(&mut request)
-            .map_err(|error| ModelError::new(number, "new_request", error))?;
+        self.keys.extend(request.blocks.iter().map(|&block| key(block)));
+        let mut context = context(number, &request.blocks, block_tokens, &mut self.named);
 
-        let is_hit = |key: &&OffloadKey| self.manager.lookup(&mut request, key) == LookupResult::Hit;
-        self.result.hits += self.keys.iter().take_while(is_hit).count() as u64;
-
+        let started = ThreadTime::now();
+        let failed = |call| move |error| ModelError::new(number, call, error);
+        self.manager.new_request(&mut context).map_err(failed("new_request"))?;
+        let hits = self.manager.lookup_prefix(&mut context, &self.keys).ready;
         let offer = &self.keys[..self.keys.len().min(self.num_slots as usize)];
         let outcome = self
             .manager
-            .prepare_store(&mut request, offer)
+            .prepare_store(&mut context, offer)
             .map_err(|error| ModelError::new(number, "prepare_store", error))?;
-        match outcome {
-            StoreOutcome::Prepared(job) => {
-                self.result.inserts += job.keys.len() as u64;
-                self.result.evictions += job.evicted.len() as u64;
-                self.result.eviction_order.extend(job.evicted.iter().map(block));
-                self.residency.remove(job.evicted.iter().map(block));
-                self.residency.add(job.keys.iter().map(block));
-                self.manager
-                    .complete_store(job.token, TransferResult::Done)
-                    .map_err(|error| ModelError::new(number, "complete_store", error))?;
-            }
-            StoreOutcome::NothingToStore => {}
+        let job = match outcome {
+            StoreOutcome::Prepared(job) => Some(job),
+            StoreOutcome::NothingToStore => None,
             // Nothing is pinned and the offer fits the tier.
             StoreOutcome::Refused(refusal) => {
-                return Err(ModelError {
-                    request: number,
-                    call: "prepare_store",
-                    reason: format!("{refusal:?}"),
-                });
+                return Err(ModelError::unexpected(number, "prepare_store", &refusal));
             }
-        }
-        self.manager
-            .on_request_finished(&mut request)
-            .map_err(|error| ModelError::new(number, "on_request_finished", error))?;
-        self.result.requests += 1;
-        self.result.accesses += blocks.len() as u64;
+        };
+        let (stored, evicted) = match job {
+            Some(StoreJob { token, keys, evicted, .. }) => {
+                self.manager
+                    .complete_store(token, TransferResult::Done)
+                    .map_err(|error| ModelError::new(number, "complete_store", error))?;
+                (keys, evicted)
+            }
+            None => (Vec::new(), Vec::new()),
+        };
+        self.manager.on_request_finished(&mut context).map_err(failed("on_request_finished"))?;
+        let elapsed_ns = started.elapsed_ns();
+
+        self.residency.remove(evicted.iter().map(block));
+        self.residency.add(stored.iter().map(block));
+        let result = &mut self.result;
+        result.take_request(request, hits, block_tokens);
+        result.inserts += stored.len() as u64;
+        result.evictions += evicted.len() as u64;
+        result.eviction_order.extend(evicted.iter().map(block));
+        result.calls_cpu_ns = result.calls_cpu_ns.map(|ns| ns + elapsed_ns);
         Ok(())
     }
+}
+
+/// A request over `blocks`, head to tail, of which the positions are known: a block that is named twice is where it
+/// is named first.
+pub(crate) fn context(number: usize, blocks: &[u32], block_tokens: u32, named: &mut Named) -> RequestContext {
+    let mut context = RequestContext::new(RequestId(number as u64));
+    named.begin();
+    let end_tokens = (1..).map(|blocks: u32| blocks.saturating_mul(block_tokens));
+    let firsts = blocks.iter().zip(end_tokens).filter(|(block, _)| named.is_first(**block));
+    context.set_positions(firsts.map(|(block, end_token)| (key(*block), end_token)));
+    context
 }
 
 impl PolicyResult {
@@ -137,16 +166,38 @@ impl PolicyResult {
             requests: 0,
             accesses: 0,
             hits: 0,
+            prompt_tokens: 0,
+            hit_tokens: 0,
             inserts: 0,
             evictions: 0,
             eviction_order: Fingerprint::EMPTY,
             stranded_worst: None,
+            calls_cpu_ns: None,
         }
+    }
+
+    /// Counts a request that was served, of which the first `hits` blocks were hit.
+    pub(crate) fn take_request(&mut self, request: &TraceRequest, hits: usize, block_tokens: u32) {
+        self.requests += 1;
+        self.accesses += request.blocks.len() as u64;
+        self.hits += hits as u64;
+        self.prompt_tokens += u64::from(request.input_tokens);
+        self.hit_tokens += request.tokens_of(hits, block_tokens);
     }
 
     /// Hits per access.
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / self.accesses.max(1) as f64
+    }
+
+    /// Hit tokens per token of the inputs.
+    pub fn token_hit_ratio(&self) -> f64 {
+        self.hit_tokens as f64 / self.prompt_tokens.max(1) as f64
+    }
+
+    /// Nanoseconds of CPU time that the calls of the manager took, per access.
+    pub fn ns_per_access(&self) -> Option<f64> {
+        Some(self.calls_cpu_ns? as f64 / self.accesses.max(1) as f64)
     }
 }
 
@@ -160,8 +211,12 @@ pub struct ModelError {
 }
 
 impl ModelError {
-    fn new(request: usize, call: &'static str, error: impl std::error::Error) -> Self {
+    pub(crate) fn new(request: usize, call: &'static str, error: impl std::error::Error) -> Self {
         Self { request, call, reason: error.to_string() }
+    }
+
+    pub(crate) fn unexpected(request: usize, call: &'static str, outcome: &impl std::fmt::Debug) -> Self {
+        Self { request, call, reason: format!("{outcome:?}") }
     }
 }
 
@@ -171,7 +226,7 @@ pub fn key(block: u32) -> OffloadKey {
 }
 
 /// The block that [`key`] named.
-fn block(key: &OffloadKey) -> u32 {
+pub(crate) fn block(key: &OffloadKey) -> u32 {
     let BlockHash(bytes) = key.hash();
     u32::from_be_bytes([bytes[28], bytes[29], bytes[30], bytes[31]])
 }
@@ -218,6 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_a_request_names_twice_is_stored_once() {
+        let result = run(&trace(&[&[2], &[1, 0, 0, 0], &[2, 1, 0, 0]]), 3);
+        assert_eq!((result.hits, result.inserts, result.evictions), (4, 3, 0));
+    }
+
+    #[test]
+    fn a_partial_last_block_counts_for_its_tokens() {
+        let mut trace = trace(&[&[0, 1, 2], &[0, 1, 2], &[0, 3]]);
+        for (request, input_tokens) in trace.requests.iter_mut().zip([1100, 1100, 1500]) {
+            request.input_tokens = input_tokens;
+        }
+        // The second request meets all of its 1100 tokens, the third its first 512; of its 1500 tokens 476 have no block.
+        let result = run(&trace, 8);
+        assert_eq!((result.hits, result.hit_tokens, result.prompt_tokens), (4, 1612, 3700));
+    }
+
+    #[test]
     fn with_room_for_all_every_block_is_inserted_once() {
         let trace = kvo_synth(100, 5);
         let result = run(&trace, u32::MAX);
@@ -236,6 +308,7 @@ mod tests {
         .unwrap();
         assert_eq!(result.requests, 30);
         let head = Trace { requests: trace.requests[..30].to_vec(), ..trace };
-        assert_eq!(result, run(&head, 64));
+        let without_time = |result| PolicyResult { calls_cpu_ns: None, ..result };
+        assert_eq!(without_time(result), without_time(run(&head, 64)));
     }
 }

@@ -15,7 +15,8 @@ const NEVER: u64 = u64::MAX;
 /// No policy has more hits block by block. If equal blocks mean equal prefixes, it has no fewer prefix hits either: a
 /// parent is always used again no later than its child, so what is resident is closed under prefixes. Hence a ceiling
 /// for prefix hits. A policy under [model R](crate::run_model_r) has to store what it is offered, so part of the
-/// distance is out of its reach.
+/// distance is out of its reach. Tokens are another matter: where a request's last block is partial, a policy that has
+/// fewer blocks may have more tokens, by less than a block a request.
 ///
 /// `before_request` is called before every request and may stop the run; the result then covers what was served.
 ///
@@ -37,14 +38,13 @@ pub fn run_opt(
         if before_request().is_break() {
             break;
         }
-        let mut is_prefix = true;
+        let (mut hits, mut is_prefix) = (0, true);
         for &block in &request.blocks {
             is_prefix &= tier.access(block, next_uses[at], &mut result);
-            result.hits += u64::from(is_prefix);
+            hits += usize::from(is_prefix);
             at += 1;
         }
-        result.requests += 1;
-        result.accesses += request.blocks.len() as u64;
+        result.take_request(request, hits, trace.block_tokens);
     }
     result
 }

@@ -1,147 +1,98 @@
-//! `kvo-bench policies`: eviction policies on a trace, without bytes.
+//! `kvo-bench policies`: eviction policies on traces, without bytes.
+
+mod args;
+mod check;
+mod json;
+mod run;
+mod table;
 
 use std::{
     io::{Write, stdout},
     time::Instant,
 };
 
-use anyhow::bail;
-use clap::Args;
-use comfy_table::{Cell, Table};
-use kvo_bench::{
-    Capacity, Contender, ContenderList, Interrupt, PolicyResult, Report, Trace, golden::Golden, new_table,
-    number_cell, progress_bar, run_cells,
+use kvo_bench::{CellHits, Interrupt, Report, summarise};
+
+pub(crate) use self::args::PoliciesArgs;
+use self::{
+    json::{Results, TraceResults},
+    run::Ran,
 };
-use serde::Serialize;
-
-use crate::{
-    Outcome,
-    args::{TraceArgs, TraceSummary},
-};
-
-/// Counts hits, inserts and evictions of eviction policies on a trace.
-///
-/// One request after the other: its hits are its leading blocks that are resident; then it stores its blocks and
-/// finishes, as one access. The policies and the CPU tier are the shipping ones; no bytes move. A chunk is stranded if
-/// it is resident and one before it in its prefix is not: the worst of samples every 200 requests.
-#[derive(Debug, Args)]
-pub(crate) struct PoliciesArgs {
-    #[command(flatten)]
-    trace: TraceArgs,
-    /// Policies to run: lru, arc, arc:ghost-hits=t2, arc:canonical, slru, slru:protected=50, aslru, s3fifo,
-    /// s3fifo:small=30,threshold=1,leaf-only=false, fifo; opt is the most that any policy could have
-    #[arg(long, value_name = "NAME,...", default_value = "lru,arc")]
-    policy: Vec<ContenderList>,
-    /// Capacities: chunks, or percentages of the trace's different blocks
-    #[arg(long, value_name = "N|P%,...", value_delimiter = ',', default_value = "1%,5%,10%,20%,50%")]
-    capacity: Vec<Capacity>,
-    /// Compare with the published figures and fail if one differs, or if there are none
-    #[arg(long)]
-    check: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Results<'a> {
-    trace: TraceSummary,
-    cells: &'a [PolicyResult],
-}
+use crate::{Outcome, args::TraceSummary};
 
 pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let trace = args.trace.load()?;
-    let cells = cells(args, &trace)?;
-    let summary = TraceSummary::of(&trace);
-    writeln!(out, "{summary}")?;
-
+    let (preset, name) = (args.preset(), args.report_name());
+    let args = preset.as_ref().unwrap_or(args);
+    let plans = args.plans()?;
+    for plan in &plans {
+        writeln!(out, "{}", TraceSummary::of(&plan.trace))?;
+    }
     let started = Instant::now();
-    let progress = progress_bar(trace.requests.len() as u64 * cells.len() as u64, "requests");
-    let results = run_cells(&trace, &cells, interrupt, &progress);
-    progress.finish_and_clear();
-    let results = results?;
-    let is_complete = |result: &PolicyResult| result.requests == trace.requests.len();
-    let complete = results.iter().all(is_complete);
+    let ran = run::run(plans, interrupt)?;
+    let complete = ran.iter().all(Ran::is_complete);
+    // Parts of traces are not compared.
+    let whole = if complete { &ran[..] } else { &[] };
+    let summary = summarise(&hits(whole, |ran| &ran.results));
+    let overlap_summary = summarise(&hits(whole, |ran| &ran.overlap));
 
-    writeln!(out, "{}", table(&results))?;
-    writeln!(out, "{} cells in {:.1} s", results.len(), started.elapsed().as_secs_f64())?;
-    let results_file =
-        Report::new(Results { trace: summary, cells: &results }, complete).write("policies")?;
-    writeln!(out, "as JSON: {}", results_file.display())?;
-    if !complete {
-        let whole = results.iter().filter(|result| is_complete(result)).count();
-        writeln!(out, "stopped: {whole} of {} cells cover the whole trace", results.len())?;
-        return Ok(Outcome::Interrupted);
+    print(&mut out, &ran)?;
+    if complete && summary.is_empty() {
+        writeln!(out, "\nno summary: lru, to compare with, is not among the policies")?;
     }
-    if args.check { check(&trace, &cells, &results) } else { Ok(Outcome::Passed) }
-}
-
-/// Every policy at every capacity.
-fn cells(args: &PoliciesArgs, trace: &Trace) -> anyhow::Result<Vec<(Contender, u32)>> {
-    let mut cells = Vec::new();
-    for capacity in &args.capacity {
-        let chunks = capacity.chunks(trace.num_unique)?;
-        cells.extend(args.policy.iter().flat_map(|list| &list.0).map(|&policy| (policy, chunks)));
-    }
-    Ok(cells)
-}
-
-fn table(results: &[PolicyResult]) -> Table {
-    let mut table = new_table([
-        "capacity",
-        "policy",
-        "requests",
-        "accesses",
-        "hits",
-        "hit %",
-        "inserts",
-        "evictions",
-        "stranded %",
-        "eviction order",
-    ]);
-    // A stopped run has cells that never began.
-    for result in results.iter().filter(|result| result.requests > 0) {
-        table.add_row([
-            number_cell(result.capacity),
-            Cell::new(&result.policy),
-            number_cell(result.requests),
-            number_cell(result.accesses),
-            number_cell(result.hits),
-            number_cell(format!("{:.2}", 100.0 * result.hit_ratio())),
-            number_cell(result.inserts),
-            number_cell(result.evictions),
-            number_cell(
-                result.stranded_worst.map(|worst| format!("{:.2}", worst.percent())).unwrap_or_default(),
-            ),
-            Cell::new(result.eviction_order.to_string()),
-        ]);
-    }
-    table
-}
-
-/// Holds the results against what is published.
-fn check(trace: &Trace, cells: &[(Contender, u32)], results: &[PolicyResult]) -> anyhow::Result<Outcome> {
-    let fingerprint = trace.fingerprint();
-    let mut out = stdout();
-    let (mut agree, mut differ) = (0, 0);
-    for (&(policy, capacity), result) in cells.iter().zip(results) {
-        let Some(golden) = Golden::of(fingerprint, policy, capacity) else { continue };
-        if golden.agrees(result) {
-            agree += 1;
-        } else {
-            differ += 1;
-            writeln!(out, "DIFFERS: {policy} at {capacity}: published are {}", published(&golden))?;
+    for (of, summary) in [("", &summary), (", overlapping requests", &overlap_summary)] {
+        if !summary.is_empty() {
+            writeln!(out, "\nall traces and capacities{of}, by hits\n{}", table::summary(summary))?;
         }
     }
-    if agree + differ == 0 {
-        bail!("--check: nothing is published for these policies and capacities on {}", trace.name);
+    let cells = ran.iter().map(|ran| ran.results.len()).sum::<usize>();
+    writeln!(out, "\n{cells} cells in {:.1} s", started.elapsed().as_secs_f64())?;
+    let results = Results { traces: ran.iter().map(TraceResults::of).collect(), summary, overlap_summary };
+    let file = Report::new(results, complete).write(name)?;
+    writeln!(out, "as JSON: {}", file.display())?;
+    if !complete {
+        say_what_is_left(&mut out, &ran, cells)?;
+        return Ok(Outcome::Interrupted);
     }
-    writeln!(out, "published figures: {agree} cells agree, {differ} differ")?;
-    Ok(if differ == 0 { Outcome::Passed } else { Outcome::Failed })
+    if args.check { check::check(&ran) } else { Ok(Outcome::Passed) }
 }
 
-fn published(golden: &Golden) -> String {
-    let evictions = golden
-        .evictions
-        .map(|(evictions, order)| format!(" and {evictions} evictions in the order {order:016x}"))
-        .unwrap_or_default();
-    format!("{} hits{evictions}", golden.hits)
+/// Says how much of a run was done when it was stopped.
+fn say_what_is_left(out: &mut impl Write, ran: &[Ran], cells: usize) -> anyhow::Result<()> {
+    let whole_cells = ran.iter().map(Ran::whole_cells).sum::<usize>();
+    writeln!(out, "stopped: {whole_cells} of {cells} cells cover the whole trace")?;
+    let (pieces, whole) = ran.iter().map(Ran::pieces).fold((0, 0), |sum, ran| (sum.0 + ran.0, sum.1 + ran.1));
+    let others = pieces - cells;
+    if others > 0 {
+        let left_out = others - (whole - whole_cells);
+        writeln!(out, "of {others} other runs {left_out} do not, and are left out")?;
+    }
+    Ok(())
+}
+
+fn print(out: &mut impl Write, ran: &[Ran]) -> anyhow::Result<()> {
+    for ran in ran {
+        writeln!(out, "\n{}\n{}", ran.name(), table::cells(&ran.plan.trace, &ran.results))?;
+        if !ran.overlap.is_empty() {
+            writeln!(out, "\n{}: overlapping requests\n{}", ran.name(), table::overlap(&ran.overlap))?;
+        }
+        if !ran.two_tiers.is_empty() {
+            let table = table::two_tiers(&ran.plan.trace, &ran.two_tiers);
+            writeln!(out, "\n{}: an LRU tier of the GPU above the CPU tier\n{table}", ran.name())?;
+        }
+        if !ran.curves.is_empty() {
+            let table = table::curves(&ran.curves);
+            writeln!(out, "\n{}: hit % against capacity, sampled ones +- their standard error", ran.name())?;
+            writeln!(out, "{table}\n{}", table::curve_errors(&ran.curves))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is to be summarised of each trace.
+fn hits<'a, R: 'a>(ran: &'a [Ran], results: impl Fn(&'a Ran) -> &'a [R]) -> Vec<(&'a str, Vec<CellHits<'a>>)>
+where
+    &'a R: Into<CellHits<'a>>,
+{
+    ran.iter().map(|ran| (ran.name(), results(ran).iter().map(Into::into).collect())).collect()
 }

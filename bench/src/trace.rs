@@ -50,6 +50,16 @@ pub struct TraceRequest {
     pub blocks: Vec<u32>,
 }
 
+impl TraceRequest {
+    /// The tokens in its first `blocks` blocks of `block_tokens` each: all of the input, at most.
+    ///
+    /// A last block that stands for fewer tokens counts for those; tokens of the input beyond the last block are in
+    /// none.
+    pub fn tokens_of(&self, blocks: usize, block_tokens: u32) -> u64 {
+        (blocks as u64 * u64::from(block_tokens)).min(self.input_tokens.into())
+    }
+}
+
 impl Trace {
     /// Number of blocks that the requests name, repeats included.
     pub fn num_accesses(&self) -> u64 {

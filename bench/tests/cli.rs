@@ -45,6 +45,126 @@ fn policies_print_a_table_and_agree_with_the_published_figures() {
 }
 
 #[test]
+fn several_traces_run_at_once_and_are_summarised() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(&["policies", "--trace", "synth:400:7,synth:300:1", "--trace", "synth:200:2"])
+        .args(["--capacity", "64,10%", "--policy", "lru,fifo,opt"])
+        .env("KVO_BENCH_OUT", dir.path())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    let json = fs::read(dir.path().join("policies.json")).unwrap();
+    let results = &serde_json::from_slice::<serde_json::Value>(&json).unwrap()["results"];
+    let traces = results["traces"].as_array().unwrap();
+    let names: Vec<_> = traces.iter().map(|trace| trace["trace"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["synth:400:7", "synth:300:1", "synth:200:2"]);
+    assert!(names.iter().all(|name| stdout.matches(name).count() >= 2), "{stdout}");
+
+    let (mut product, mut worst) = (1.0, f64::MAX);
+    for trace in traces {
+        let cells = trace["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), 6);
+        for cells in cells.chunks(3) {
+            let hits = |at: usize| cells[at]["hits"].as_f64().unwrap();
+            product *= hits(1) / hits(0);
+            worst = f64::min(worst, hits(1) / hits(0));
+            // Generated traffic has no partial blocks: tokens are hit as blocks are.
+            assert_eq!(cells[0]["hit_percent"], cells[0]["token_hit_percent"]);
+        }
+    }
+    let fifo = &results["summary"][1];
+    assert_eq!(fifo["policy"], "fifo");
+    assert_eq!(fifo["cells"], 6);
+    let close = |value: &serde_json::Value, expected: f64| {
+        let value = value.as_f64().unwrap();
+        assert!((value - expected).abs() < 1e-9, "{value} is not {expected}");
+    };
+    close(&fifo["hits_over_lru_geometric_mean"], product.powf(1.0 / 6.0));
+    close(&fifo["worst"]["hits_over_lru"], worst);
+}
+
+#[test]
+fn a_policies_smoke_run_has_every_mode_and_gives_the_same_every_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = || {
+        let output = program(&["policies", "--smoke"]).env("KVO_BENCH_OUT", dir.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        for part in ["chunks refused", "inclusive-all", "lru, exact", "aslru, sampled", "largest error"] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let json = fs::read(dir.path().join("policies-smoke.json")).unwrap();
+        let mut report: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(report["complete"], true);
+        // Times are of this run alone.
+        for trace in report["results"]["traces"].as_array_mut().unwrap() {
+            for cell in trace["cells"].as_array_mut().unwrap() {
+                cell["calls_cpu_ns"].take();
+                cell["ns_per_access"].take();
+            }
+        }
+        report["results"].take()
+    };
+    let results = run();
+    assert_eq!(results, run());
+    let traces = results["traces"].as_array().unwrap();
+    assert_eq!(traces.len(), 2);
+    for trace in traces {
+        let len = |part: &str| trace[part].as_array().unwrap().len();
+        // 4 policies at 2 capacities; opt cannot overlap; 3 policies filled in 3 ways; 4 sampled curves and LRU's exact one.
+        assert_eq!(["cells", "overlap", "two_tiers", "curves"].map(len), [8, 6, 9, 5]);
+        let hit_percent = |part: &str, at: usize| trace[part][at]["hit_percent"].as_f64().unwrap();
+        let exact = &trace["curves"][0];
+        assert_eq!((&exact["policy"], &exact["method"]), (&"lru".into(), &"exact".into()));
+        let point = exact["points"].as_array().unwrap().iter().find(|point| point["capacity"] == 64).unwrap();
+        assert_eq!(point["hit_percent"], trace["cells"][0]["hit_percent"]);
+        assert!(trace["curves"][2]["error"]["mean_abs"].as_f64().unwrap() > 0.0);
+        assert!(hit_percent("two_tiers", 1) >= trace["two_tiers"][1]["gpu_hit_percent"].as_f64().unwrap());
+        assert!(trace["overlap"][0]["in_flight_peak"].as_u64().unwrap() > 1);
+        assert_eq!(trace["overlap"][0]["service"]["base_us"], 800_000);
+    }
+    assert_eq!(results["overlap_summary"].as_array().unwrap().len(), 3);
+    assert_eq!(results["overlap_summary"][0]["hits_over_lru_geometric_mean"], 1.0);
+}
+
+#[test]
+fn what_a_mode_cannot_do_is_named() {
+    check_refused(
+        &["policies", "--overlap", "--policy", "opt"],
+        &["--overlap", "need a --policy beside opt"],
+    );
+    check_refused(&["policies", "--two-tiers", "5%"], &["--two-tiers", "\"5%\" names no two tiers", "1%+5%"]);
+    check_refused(
+        &["policies", "--trace", "synth:1:1", "--capacity", "8", "--two-tiers", "1%+5"],
+        &["synth:1:1", "less than one chunk"],
+    );
+    check_refused(&["policies", "--curve", "--sample-rate", "2"], &["--sample-rate", "\"2\" is no share"]);
+    check_refused(&["policies", "--curve", "--samples", "1"], &["--samples", "2..=1000"]);
+    check_refused(&["policies", "--samples", "8"], &["--curve"]);
+    check_refused(&["policies", "--overlap-base-ms", "5"], &["--overlap"]);
+    check_refused(
+        &["policies", "--overlap", "--overlap-output-token-ms", "-1"],
+        &["--overlap-output-token-ms", "milliseconds"],
+    );
+    check_refused(&["policies", "--overlap", "--overlap-refused", "wait"], &["drop", "shorten"]);
+    check_refused(&["policies", "--smoke", "--capacity", "8"], &["--smoke", "--capacity"]);
+    check_refused(&["policies", "--overlap", "--full"], &["--overlap", "--full"]);
+    check_refused(&["policies", "--quick", "--full"], &["--quick", "--full"]);
+}
+
+#[test]
+fn a_check_covers_every_trace() {
+    check_refused(
+        &["policies", "--trace", "synth:400:7,synth:10:1", "--capacity", "32", "--policy", "lru", "--check"],
+        &["--check: nothing is published", "synth:10:1"],
+    );
+    let arguments = ["policies", "--trace", "synth:400:7,synth:4000:42", "--capacity", "32,207", "--check"];
+    let stdout = String::from_utf8(kvo_bench(&arguments).stdout).unwrap();
+    assert!(stdout.contains("published figures: 4 cells agree, 0 differ"), "{stdout}");
+}
+
+#[test]
 fn a_check_without_published_figures_is_refused() {
     check_refused(
         &["policies", "--trace", "synth:10:1", "--capacity", "8", "--check"],
@@ -57,7 +177,12 @@ fn wrong_flags_are_named() {
     check_refused(&["policies", "--trace", "synth:many:1"], &["--trace", "many", "synth:4000:42"]);
     check_refused(&["policies", "--policy", "lru,mru"], &["--policy", "unknown policy \"mru\"", "use lru"]);
     check_refused(&["policies", "--capacity", "5%,0"], &["--capacity", "\"0\" is no capacity"]);
-    check_refused(&["policies", "--trace", "synth:1:1", "--capacity", "1%"], &["less than one chunk"]);
+    check_refused(
+        &["policies", "--trace", "synth:1:1", "--capacity", "1%"],
+        &["synth:1:1", "less than one chunk"],
+    );
+    check_refused(&["policies", "--trace", "synth:9:1,synth:9:1"], &["--trace names synth:9:1 twice"]);
+    check_refused(&["policies", "--trace", "synth:9:1,no/such.jsonl"], &["cannot open trace no/such.jsonl"]);
     check_refused(&["policies", "--block-tokens", "0"], &["--block-tokens", "zero"]);
     check_refused(&["policies", "--time-unit", "us"], &["--time-unit", "[possible values: ms, s]"]);
     check_refused(&["policies", "--block-tokens", "16"], &["--block-tokens", "is generated"]);
