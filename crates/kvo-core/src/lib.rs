@@ -1,7 +1,8 @@
 //! The vocabulary of kvo: what a chunk of KV cache is called, what happens to it, and the traits at the seams.
 //!
 //! Every other kvo crate speaks in these types. This crate does no I/O, starts no thread, reads no clock and
-//! draws no random number; it can be used from an engine without pulling in anything that does.
+//! draws no random number; it can be used from an engine without pulling in anything that does. Beside the words it has
+//! what all tables of the other crates are made with: [`reserve_table`], on huge pages, and [`prefetch`].
 //!
 //! ```text
 //!   engine ──keys, contexts──▶ OffloadManager ──TierJob──▶ SecondaryTier   (NVMe, object store, yours)
@@ -48,7 +49,8 @@
 //! The semantics of lookups, pins and request-scoped recency follow vLLM 0.33's `v1/kv_offload`, whose recorded
 //! behaviour the managers reproduce; job tokens, typed outcomes and fences are kvo's own.
 
-#![forbid(unsafe_code)]
+// Unsafe is in `tables`: two hints, to the processor and to the kernel, that change nothing.
+#![deny(unsafe_code)]
 
 mod clock;
 mod device;
@@ -63,6 +65,7 @@ mod memory;
 mod outcome;
 mod request;
 mod stats;
+mod tables;
 mod tier;
 
 pub use crate::{
@@ -82,6 +85,7 @@ pub use crate::{
     outcome::{LookupResult, OffloadPolicy, PrefixLookup, Refusal, StoreOutcome, TierLookup, TransferResult},
     request::{KeyPositions, Locality, Medium, Position, RequestContext, TierFilter},
     stats::{ChunkCounts, EdgeStats},
+    tables::{prefetch, reserve_table},
     tier::{
         JobRejected, RejectReason, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,
         TierOutcome,

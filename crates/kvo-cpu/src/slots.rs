@@ -10,7 +10,7 @@
 //!    └── unpark ◀── Parked ◀──────────────────────────────────────────────────────────────┘
 //! ```
 
-use kvo_core::{BlockHash, ChunkCounts, GroupIdx, LookupResult, OffloadKey, SlotId};
+use kvo_core::{BlockHash, ChunkCounts, GroupIdx, LookupResult, OffloadKey, SlotId, prefetch, reserve_table};
 use kvo_policies::{Eviction, IndexEntry, KeyAccess, Residents, SlotIndex};
 
 use crate::{ConfigError, CpuOptions};
@@ -81,9 +81,8 @@ impl SlotTable {
     pub(crate) fn new(num_slots: u32) -> Result<Self, ConfigError> {
         let num_slots_max = CpuOptions::NUM_SLOTS_MAX;
         let too_many = |_| ConfigError::TooManySlots { num_slots, num_slots_max };
-        let (mut slots, mut free) = (Vec::new(), Vec::new());
-        slots.try_reserve_exact(num_slots as usize).map_err(too_many)?;
-        free.try_reserve_exact(num_slots as usize).map_err(too_many)?;
+        let mut slots = reserve_table(num_slots as usize).map_err(too_many)?;
+        let mut free = reserve_table(num_slots as usize).map_err(too_many)?;
         let key = OffloadKey::new(BlockHash([0; 32]), GroupIdx(0));
         slots.extend((0..num_slots).map(|_| Slot {
             key,
@@ -116,10 +115,11 @@ impl SlotTable {
     pub(crate) fn find_batch(&self, keys: &[OffloadKey], found: &mut Found) {
         for (key, hash) in keys.iter().zip(&mut found.hashes) {
             *hash = self.index.hash(key);
+            self.index.prefetch(*hash);
         }
-        self.index.get_batch(&found.hashes[..keys.len()], &mut found.slots, |nth, slot| {
-            self.slots[slot.0 as usize].key == keys[nth]
-        });
+        let soon = |slot: SlotId| prefetch(&self.slots[slot.0 as usize]);
+        let is_key = |nth: usize, slot: SlotId| self.slots[slot.0 as usize].key == keys[nth];
+        self.index.get_batch(&found.hashes[..keys.len()], &mut found.slots, soon, is_key);
     }
 
     /// The slot of a chunk that was in `hint` when it was last seen.
@@ -281,6 +281,9 @@ impl SlotTable {
     /// Frees the slots of chunks that a policy chose to evict, and appends their keys to `evicted`.
     pub(crate) fn free_evicted(&mut self, victims: &[SlotId], evicted: &mut Vec<OffloadKey>) {
         for slot in victims {
+            self.index.prefetch_entry(self.slots[slot.0 as usize].entry);
+        }
+        for slot in victims {
             let eviction = self.may_evict(*slot);
             assert!(eviction == Eviction::Allowed, "the policy must evict what it may only, not slot {slot}");
             let Slot { key, entry, state, .. } = &mut self.slots[slot.0 as usize];
@@ -410,6 +413,9 @@ impl Residents for SlotTable {
     }
 
     fn may_evict_each(&self, slots: &[SlotId], answers: &mut [Eviction]) {
+        for slot in slots {
+            prefetch(&self.slots[slot.0 as usize]);
+        }
         for (slot, answer) in slots.iter().zip(answers) {
             *answer = self.may_evict(*slot);
         }

@@ -1,6 +1,6 @@
 //! Keys of chunks that were evicted lately, without data.
 
-use kvo_core::{OffloadKey, SlotId};
+use kvo_core::{OffloadKey, SlotId, prefetch, reserve_table};
 
 use crate::{
     KeyAccess,
@@ -39,8 +39,8 @@ impl<const Q: usize> Ghosts<Q> {
         Self {
             order: Orders::new(capacity),
             index: SlotIndex::new(capacity).expect("there must be memory for the ghosts"),
-            entries: Vec::with_capacity(capacity as usize),
-            free: Vec::with_capacity(capacity as usize),
+            entries: reserve_table(capacity as usize).expect("there must be memory for the ghosts"),
+            free: reserve_table(capacity as usize).expect("there must be memory for the ghosts"),
             capacity,
         }
     }
@@ -60,9 +60,11 @@ impl<const Q: usize> Ghosts<Q> {
         let (mut hashes, mut found) = ([0; SlotIndex::BATCH], [None; SlotIndex::BATCH]);
         for (hash, access) in hashes.iter_mut().zip(keys) {
             *hash = self.index.hash(&access.key);
+            self.index.prefetch(*hash);
         }
         let is_key = |nth: usize, ghost: SlotId| self.entries[ghost.0 as usize].key == keys[nth].key;
-        self.index.get_batch(&hashes[..keys.len()], &mut found, is_key);
+        let soon = |ghost: SlotId| prefetch(&self.entries[ghost.0 as usize]);
+        self.index.get_batch(&hashes[..keys.len()], &mut found, soon, is_key);
         found
     }
 

@@ -10,7 +10,7 @@
 use std::{collections::TryReserveError, hash::BuildHasher};
 
 use hashbrown::DefaultHashBuilder;
-use kvo_core::{BlockHash, OffloadKey, SlotId};
+use kvo_core::{BlockHash, OffloadKey, SlotId, prefetch, reserve_table};
 
 const WIDTH: usize = 12;
 /// The tag of an entry that is empty; no key has it.
@@ -105,7 +105,7 @@ const EMPTY: Bucket = Bucket { tags: [NO_TAG; WIDTH], passed_on: 0, slots: [NONE
 
 impl SlotIndex {
     /// Keys that are looked for together: as many cache lines as a core has under way at a time, about.
-    pub const BATCH: usize = 16;
+    pub const BATCH: usize = 32;
 
     /// Buckets for `capacity` keys, at most half full.
     ///
@@ -113,8 +113,7 @@ impl SlotIndex {
     /// If there is no memory for them.
     pub fn new(capacity: u32) -> Result<Self, TryReserveError> {
         let num_buckets = (capacity as usize * 2).div_ceil(WIDTH).max(2);
-        let mut buckets = Vec::new();
-        buckets.try_reserve_exact(num_buckets)?;
+        let mut buckets = reserve_table(num_buckets)?;
         buckets.resize(num_buckets, EMPTY);
         let random = DefaultHashBuilder::default();
         let seed = std::array::from_fn(|index| random.hash_one(index));
@@ -151,6 +150,13 @@ impl SlotIndex {
         }
     }
 
+    /// Asks for the bucket of a key with this hash.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        let (at, _) = self.home(hash);
+        prefetch(&self.buckets[at]);
+    }
+
     /// Whether a key with this hash may be there. If not, it costs one look at one bucket.
     #[inline]
     pub fn may_have(&self, hash: u64) -> bool {
@@ -166,6 +172,7 @@ impl SlotIndex {
         &self,
         hashes: &[u64],
         slots: &mut [Option<SlotId>],
+        soon: impl Fn(SlotId),
         is_key: impl Fn(usize, SlotId) -> bool,
     ) {
         assert!(hashes.len() <= Self::BATCH, "{} keys are more than a batch", hashes.len());
@@ -174,7 +181,11 @@ impl SlotIndex {
             let (at, tag) = self.home(*hash);
             let bucket = &self.buckets[at];
             *first = match bucket.entries(tag).next() {
-                Some(entry) => First::Slot(SlotId(bucket.slots[entry])),
+                Some(entry) => {
+                    let slot = SlotId(bucket.slots[entry]);
+                    soon(slot);
+                    First::Slot(slot)
+                }
                 None if bucket.passed_on == 0 => First::Absent,
                 None => First::PassedOn,
             };
@@ -219,6 +230,12 @@ impl SlotIndex {
                 return entry;
             }
         }
+    }
+
+    /// Asks for the bucket of an entry.
+    #[inline]
+    pub fn prefetch_entry(&self, entry: IndexEntry) {
+        prefetch(&self.buckets[entry.bucket as usize]);
     }
 
     /// Removes the key of an entry, which [`insert`](Self::insert) has returned and which was not removed since. Any other

@@ -23,7 +23,7 @@ mod runs;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use kvo_core::SlotId;
+use kvo_core::{SlotId, prefetch, reserve_table};
 
 use self::runs::Run;
 use crate::policy::{Eviction, Residents};
@@ -144,13 +144,15 @@ pub(crate) struct Scan {
 impl<const Q: usize> Orders<Q> {
     /// Empty queues for slots below `capacity`.
     pub(crate) fn new(capacity: u32) -> Self {
-        // Of what is reserved, what is never used takes no memory. Half-empty segments are merged before they are as many.
+        // Half-empty segments are merged before they are as many; what is reserved and never used takes no memory.
         let segments = capacity as usize / 4 + 64;
+        let mut places = table(capacity as usize);
+        places.resize(capacity as usize, Place { at: NONE, end_token: 0 });
         Self {
-            places: vec![Place { at: NONE, end_token: 0 }; capacity as usize],
-            segments: Vec::with_capacity(segments),
-            metas: Vec::with_capacity(segments),
-            free_segments: Vec::with_capacity(segments),
+            places,
+            segments: table(segments),
+            metas: table(segments),
+            free_segments: table(segments),
             queues: std::array::from_fn(|_| Queue::default()),
             runs: Vec::new(),
             free_runs: Vec::new(),
@@ -378,7 +380,9 @@ impl<const Q: usize> Orders<Q> {
             while scan.allowed != 0 {
                 let index = scan.allowed.trailing_zeros();
                 scan.allowed &= scan.allowed - 1;
-                victims.push(slots[index as usize]);
+                let slot = slots[index as usize];
+                prefetch(&self.places[slot.0 as usize]);
+                victims.push(slot);
             }
         }
         for victim in &victims[before..] {
@@ -661,6 +665,14 @@ impl Default for Queue {
             merge_at: NONE,
         }
     }
+}
+
+/// An empty table of an order.
+///
+/// # Panics
+/// If there is no memory for it.
+fn table<T>(len: usize) -> Vec<T> {
+    reserve_table(len).expect("there must be memory for the order of a tier's slots")
 }
 
 /// Whether an entry of a heap is still meant: its segment may have been freed and used again since.
