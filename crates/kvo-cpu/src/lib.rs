@@ -63,18 +63,16 @@
 //! | call | at most |
 //! |---|---|
 //! | `new_request` | 2: the request's state and the list that it is in |
-//! | `prepare_store` of something new | 4: the job's keys, slots and evicted keys, and the slots for its end |
+//! | `prepare_store` of something new | 3: the job's keys, slots and evicted keys |
 //! | `prepare_store` otherwise, refused or with nothing to store | 0 |
-//! | `prepare_load` | 2: the job's slots, and for its end |
+//! | `prepare_load` | 1: the job's slots |
 //! | `complete_store`, `complete_load`, `lookup`, `lookup_prefix`, `on_request_finished`, `on_schedule_end` | 0 |
-//! | a request's record, over all its calls | one for each doubling from 4 chunks on |
-//! | a request that meets its keys out of order | a table of their positions, one that doubles, and a buffer |
-//! | an event, where they are recorded | its keys, which for what was stored are gathered by doubling |
+//! | a request's record | 0 where a finished request has left its room, else one for each doubling |
+//! | a request that meets its keys out of order | two tables of their positions, the keys, and a buffer |
+//! | an event, where they are recorded | its keys |
 //!
-//! Tables that outlive requests double too, ever more seldom. Policies with ghosts ([`Arc`](kvo_policies::Arc),
-//! [`Aslru`](kvo_policies::Aslru), [`S3Fifo`](kvo_policies::S3Fifo)) find them in a hash table that may double once,
-//! in a single call, after tens of turnovers. A [`store_threshold`](CpuOptions::store_threshold) above 1 keeps an
-//! ordered tree of the keys offered, whose nodes are allocated as keys come and go: about one for six keys.
+//! Tables that outlive requests double, ever more seldom. A [`store_threshold`](CpuOptions::store_threshold) above 1
+//! keeps an ordered tree of the keys offered, whose nodes are allocated as keys come and go: about one for six keys.
 //!
 //! # Features
 //!

@@ -380,8 +380,8 @@ impl<P: CachePolicy> CpuManager<P> {
         let keys = offer.missing.iter().map(|access| access.key).collect();
         let evicted = std::mem::take(&mut self.evicted);
         let of_job = slots.clone();
-        let token = self.open_job(JobKind::Store, of_job);
-        StoreOutcome::Prepared(StoreJob { token, keys, slots, evicted })
+        let token = self.open_job(JobKind::Store, slots);
+        StoreOutcome::Prepared(StoreJob { token, keys, slots: of_job, evicted })
     }
 
     /// The slots of `keys`, if every one is ready and named once.

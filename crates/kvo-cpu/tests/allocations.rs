@@ -50,17 +50,6 @@ fn allocations(call: impl FnOnce()) -> usize {
     ALLOCATIONS.get() - before
 }
 
-/// Tables that double, once the first turnovers have brought them near the size that they are to have: of segments,
-/// of what came back to a queue, of ghosts. In all later turnovers together no more than this, however many chunks
-/// those are.
-const DOUBLINGS_MAX: usize = 16;
-
-/// Whether a policy has ghosts. They are found in a hash table that is once doubled, turnovers later, for the places
-/// that removed ghosts leave behind.
-fn has_ghosts(kind: PolicyKind) -> bool {
-    !matches!(kind, PolicyKind::Lru | PolicyKind::Slru { .. } | PolicyKind::Fifo)
-}
-
 #[test]
 fn the_allocator_counts() {
     assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1);

@@ -23,7 +23,7 @@ pub(super) struct Run {
     /// Whether each slot was put into it at a position beyond all before.
     is_ascending: bool,
     /// How many of its slots, those at its old end, may not be in order.
-    unsorted: u32,
+    pub(super) unsorted: u32,
 }
 
 impl<const Q: usize> Orders<Q> {
@@ -137,10 +137,10 @@ impl<const Q: usize> Orders<Q> {
         if is_behind_oldest && self.insert_into_first(run, slot, tier) {
             return;
         }
-        let unsorted = &mut self.runs[run as usize].unsorted;
-        if is_behind_oldest && *unsorted == 0 {
-            self.dirty_runs.push(run);
+        if is_behind_oldest && self.runs[run as usize].unsorted == 0 {
+            self.note_dirty(run);
         }
+        let unsorted = &mut self.runs[run as usize].unsorted;
         *unsorted += u32::from(is_behind_oldest || *unsorted > 0);
         self.prepend_to_run(run, slot);
     }
@@ -149,7 +149,6 @@ impl<const Q: usize> Orders<Q> {
     pub(crate) fn end_run(&mut self, run: u32, tier: &dyn Residents) {
         if self.runs[run as usize].unsorted > 0 {
             self.sort_run(run, tier);
-            self.dirty_runs.retain(|dirty| *dirty != run);
         }
         let mut segment = self.runs[run as usize].first;
         while segment != NONE && self.metas[segment as usize].run == run {
@@ -234,8 +233,20 @@ impl<const Q: usize> Orders<Q> {
     /// Puts runs that were filled out of order in order. To be called before a scan.
     pub(crate) fn sort_runs(&mut self, tier: &dyn Residents) {
         while let Some(run) = self.dirty_runs.pop() {
-            self.sort_run(run, tier);
+            // Not if the run has ended since.
+            if self.runs[run as usize].unsorted > 0 {
+                self.sort_run(run, tier);
+            }
         }
+    }
+
+    /// A run is to be sorted. Those that have ended since they were noted are forgotten once they are most.
+    fn note_dirty(&mut self, run: u32) {
+        if self.dirty_runs.len() > 2 * self.runs.len() + 64 {
+            let runs = &self.runs;
+            self.dirty_runs.retain(|run| runs[*run as usize].unsorted > 0);
+        }
+        self.dirty_runs.push(run);
     }
 
     /// Puts a run in order: lays its old end out anew, as far as what came out of order reaches.

@@ -280,7 +280,7 @@ impl Pair {
         for queue in 0..QUEUES {
             let expected = self.list(queue);
             assert_eq!(self.orders.len(queue), expected.len());
-            if self.orders.dirty_runs.is_empty() {
+            if self.orders.runs.iter().all(|run| run.unsorted == 0) {
                 assert_eq!(self.orders.list(queue), expected);
                 assert_eq!(self.orders.oldest(queue), expected.first().copied());
             }
