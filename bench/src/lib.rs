@@ -12,6 +12,7 @@
 //! - [`run_model_r`] counts the hits of an eviction policy on a trace, and what it strands; [`run_opt`] counts the most
 //!   that there can be; [`run_cells`] does so for many at once; [`golden`] holds what is published.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
+//! - [`nvme`] times the NVMe store beside plain I/O.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
 //! # Example
@@ -33,6 +34,8 @@
 
 #![forbid(unsafe_code)]
 
+mod baseline;
+mod bytes;
 mod capacity;
 mod cells;
 mod contender;
@@ -42,14 +45,20 @@ pub mod golden;
 mod interrupt;
 pub mod micro;
 mod model_r;
+pub mod nvme;
 mod opt;
 mod progress;
 mod report;
+mod spread;
+mod stored;
 mod stranded;
 mod table;
 mod trace;
 
 pub use crate::{
+    baseline::{
+        Better, Comparison, Figures, NamedFigure, ROUNDS_MIN, Row, SLOWER_FACTOR, Value, Verdict, compare,
+    },
     capacity::{Capacity, CapacityError},
     cells::run_cells,
     contender::{Contender, ContenderError, ContenderList},
@@ -59,9 +68,15 @@ pub use crate::{
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
     progress::progress_bar,
-    report::{Commit, Machine, Report},
+    report::{Commit, Machine, REPORT_FORMAT, Report, results_dir},
+    spread::Spread,
+    stored::{
+        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, PoliciesCell,
+        PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults, ReplaySteps, Share, Stored,
+        StoredError, StoredResults, StoredTrace,
+    },
     stranded::Stranded,
-    table::{new_table, number_cell},
+    table::{new_table, number_cell, short_count},
     trace::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,
         kvo_synth, read_trace,

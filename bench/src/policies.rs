@@ -9,8 +9,8 @@ use anyhow::bail;
 use clap::Args;
 use comfy_table::{Cell, Table};
 use kvo_bench::{
-    Capacity, Contender, ContenderList, Interrupt, PolicyResult, Report, Trace, golden::Golden, new_table,
-    number_cell, progress_bar, run_cells,
+    Capacity, Contender, ContenderList, Interrupt, PolicyResult, Report, Trace, golden::Golden, kvo_synth,
+    new_table, number_cell, progress_bar, run_cells,
 };
 use serde::Serialize;
 
@@ -25,6 +25,7 @@ use crate::{
 /// finishes, as one access. The policies and the CPU tier are the shipping ones; no bytes move. A chunk is stranded if
 /// it is resident and one before it in its prefix is not: the worst of samples every 200 requests.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
 pub(crate) struct PoliciesArgs {
     #[command(flatten)]
     trace: TraceArgs,
@@ -38,18 +39,53 @@ pub(crate) struct PoliciesArgs {
     /// Compare with the published figures and fail if one differs, or if there are none
     #[arg(long)]
     check: bool,
+    /// A short run against rot: 400 generated requests, three policies
+    #[arg(long, group = "preset", conflicts_with_all = ["trace", "policy", "capacity"])]
+    smoke: bool,
+    /// Every policy on 4000 generated requests
+    #[arg(long, group = "preset", conflicts_with_all = ["trace", "policy", "capacity"])]
+    quick: bool,
+    /// Every policy on 20000 generated requests, at more capacities
+    #[arg(long, group = "preset", conflicts_with_all = ["trace", "policy", "capacity"])]
+    full: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct Results<'a> {
+    traces: [OnTrace<'a>; 1],
+}
+
+/// What was counted on one trace.
+#[derive(Debug, Serialize)]
+struct OnTrace<'a> {
     trace: TraceSummary,
     cells: &'a [PolicyResult],
 }
 
+impl PoliciesArgs {
+    /// What its file of results is called.
+    pub(crate) fn report_name(&self) -> &'static str {
+        if self.smoke { "policies-smoke" } else { "policies" }
+    }
+
+    /// The trace, the policies and the capacities of the preset or of the flags.
+    fn work(&self) -> anyhow::Result<(Trace, Vec<ContenderList>, Vec<Capacity>)> {
+        const EVERY: &str = "lru,arc,arc:ghost-hits=t2,slru,aslru,s3fifo,fifo,opt";
+        let (trace, policies, capacities) = match (self.smoke, self.quick, self.full) {
+            (true, _, _) => (kvo_synth(400, 7), "lru,aslru,opt", "32,128,512"),
+            (_, true, _) => (kvo_synth(4000, 42), EVERY, "1%,5%,10%,20%,50%"),
+            (_, _, true) => (kvo_synth(20_000, 42), EVERY, "1%,2%,5%,10%,20%,30%,50%"),
+            _ => return Ok((self.trace.load()?, self.policy.clone(), self.capacity.clone())),
+        };
+        let capacities = capacities.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        Ok((trace, vec![policies.parse()?], capacities))
+    }
+}
+
 pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let trace = args.trace.load()?;
-    let cells = cells(args, &trace)?;
+    let (trace, policies, capacities) = args.work()?;
+    let cells = cells(&policies, &capacities, &trace)?;
     let summary = TraceSummary::of(&trace);
     writeln!(out, "{summary}")?;
 
@@ -64,7 +100,8 @@ pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<
     writeln!(out, "{}", table(&results))?;
     writeln!(out, "{} cells in {:.1} s", results.len(), started.elapsed().as_secs_f64())?;
     let results_file =
-        Report::new(Results { trace: summary, cells: &results }, complete).write("policies")?;
+        Report::new(Results { traces: [OnTrace { trace: summary, cells: &results }] }, complete)
+            .write(args.report_name())?;
     writeln!(out, "as JSON: {}", results_file.display())?;
     if !complete {
         let whole = results.iter().filter(|result| is_complete(result)).count();
@@ -75,11 +112,15 @@ pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<
 }
 
 /// Every policy at every capacity.
-fn cells(args: &PoliciesArgs, trace: &Trace) -> anyhow::Result<Vec<(Contender, u32)>> {
+fn cells(
+    policies: &[ContenderList],
+    capacities: &[Capacity],
+    trace: &Trace,
+) -> anyhow::Result<Vec<(Contender, u32)>> {
     let mut cells = Vec::new();
-    for capacity in &args.capacity {
+    for capacity in capacities {
         let chunks = capacity.chunks(trace.num_unique)?;
-        cells.extend(args.policy.iter().flat_map(|list| &list.0).map(|&policy| (policy, chunks)));
+        cells.extend(policies.iter().flat_map(|list| &list.0).map(|&policy| (policy, chunks)));
     }
     Ok(cells)
 }

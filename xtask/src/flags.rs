@@ -6,8 +6,10 @@ use std::ffi::OsString;
 pub(crate) const HELP: &str = "\
 cargo xtask TASK
 
-  bench [ARGUMENTS]  Runs kvo-bench, built for release. Without arguments: replay of synth:4000:42.
-                     `cargo xtask bench help` lists its commands, `... replay --help` a command's flags.
+  bench [replay|policies|micro|nvme|all] [--smoke|--quick|--full] [--baseline FILE] [MORE]
+                     Runs kvo-bench, built for release. Without a command: replay of synth:4000:42.
+                     `cargo xtask bench help` lists the commands, `... replay --help` a command's flags.
+                     `--baseline FILE` compares with the JSON of an earlier run, and fails if it was faster.
                      `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
   ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches.
   conformance DIR    Replays every scenario file in DIR against the managers.
