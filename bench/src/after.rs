@@ -9,8 +9,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kvo_bench::{
     Comparison, Figures, MicroResults, NvmeResults, PoliciesResults, ReplayResults, Stored, StoredResults,
-    compare, results_dir,
+    compare, results_dir, write_page,
 };
+
+use crate::Outcome;
 
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]
@@ -19,6 +21,9 @@ pub(crate) struct AfterArgs {
     /// a count differs; for `all`, the directory of an earlier run's files
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) baseline: Option<PathBuf>,
+    /// Write one HTML page, report.html, of the results of all commands that have left some
+    #[arg(long, global = true)]
+    pub(crate) report: bool,
 }
 
 /// An earlier run of a command.
@@ -65,6 +70,17 @@ impl Baseline {
             Self::Nvme(before) => compare_with(before, &after),
         }
     }
+}
+
+/// Writes the page, and says where it is and what could not be shown.
+pub(crate) fn write_report() -> anyhow::Result<Outcome> {
+    let page = write_page(&results_dir())?;
+    let shown = if page.sections.is_empty() { "nothing".to_owned() } else { page.sections.join(", ") };
+    writeln!(stdout(), "report of {shown}: {}", page.path.display())?;
+    for problem in &page.problems {
+        eprintln!("error: not in the report: {problem}");
+    }
+    Ok(if page.problems.is_empty() { Outcome::Passed } else { Outcome::Failed })
 }
 
 fn read_of<T: StoredResults>(command: &str, path: &Path) -> anyhow::Result<Stored<T>> {

@@ -86,7 +86,11 @@ fn warnings<T>(before: &Stored<T>, after: &Stored<T>) -> Vec<String> {
         ("platform", platform.clone(), now.platform.clone()),
         ("kernel", shown(kernel), shown(&now.kernel)),
         ("profile", before.profile.clone(), after.profile.clone()),
-        ("command line", own_arguments(&before.arguments), own_arguments(&after.arguments)),
+        (
+            "command line",
+            own_arguments(&before.arguments).join(" "),
+            own_arguments(&after.arguments).join(" "),
+        ),
     ];
     pairs.retain(|(_, before, after)| before != after);
     let mut warnings: Vec<_> = pairs
@@ -100,7 +104,7 @@ fn warnings<T>(before: &Stored<T>, after: &Stored<T>) -> Vec<String> {
 }
 
 /// The arguments without those that change no figure.
-pub(crate) fn own_arguments(arguments: &[String]) -> String {
+pub(crate) fn own_arguments(arguments: &[String]) -> Vec<&str> {
     let mut own = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -113,7 +117,7 @@ pub(crate) fn own_arguments(arguments: &[String]) -> String {
             other => own.push(other),
         }
     }
-    own.join(" ")
+    own
 }
 
 impl Row {

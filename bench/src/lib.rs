@@ -47,6 +47,7 @@ pub mod micro;
 mod model_r;
 pub mod nvme;
 mod opt;
+mod page;
 mod progress;
 mod report;
 mod spread;
@@ -67,13 +68,14 @@ pub use crate::{
     interrupt::{INTERRUPTED_STATUS, Interrupt},
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
+    page::{Page, write_page},
     progress::progress_bar,
     report::{Commit, Machine, REPORT_FORMAT, Report, results_dir},
     spread::Spread,
     stored::{
-        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, PoliciesCell,
-        PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults, ReplaySteps, Share, Stored,
-        StoredError, StoredResults, StoredTrace,
+        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, OverlapCell, PoliciesCell,
+        PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults,
+        ReplaySteps, Share, Stored, StoredError, StoredResults, StoredTrace, TwoTiersCell,
     },
     stranded::Stranded,
     table::{new_table, number_cell, short_count},

@@ -13,6 +13,7 @@ mod replay;
 
 use std::{io, process::ExitCode};
 
+use anyhow::bail;
 use clap::{Parser, Subcommand};
 use kvo_bench::{INTERRUPTED_STATUS, Interrupt};
 
@@ -39,6 +40,8 @@ enum Command {
     Micro(micro_command::MicroArgs),
     Nvme(nvme_command::NvmeArgs),
     All(all::AllArgs),
+    /// Only writes the page of `--report`, of the results that there are
+    Report,
 }
 
 /// How a command ended that could be run.
@@ -76,6 +79,10 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     // A baseline that cannot be read is told before the run, and read before the run may replace it.
     let before = match &cli.command {
         Command::All(_) => None,
+        Command::Report if cli.after.baseline.is_some() => {
+            bail!("--baseline: report runs nothing to compare")
+        }
+        Command::Report => return after::write_report(),
         other => cli.after.read_baseline(other.report_name())?,
     };
     let mut outcome = match &cli.command {
@@ -84,11 +91,15 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Micro(args) => micro_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
         Command::All(args) => all::run(args, &cli.after, &interrupt),
+        Command::Report => Ok(Outcome::Passed),
     }?;
     if outcome == Outcome::Passed
         && let Some(before) = before
         && before.compare(cli.command.report_name())?
     {
+        outcome = Outcome::Failed;
+    }
+    if cli.after.report && outcome != Outcome::Interrupted && after::write_report()? == Outcome::Failed {
         outcome = Outcome::Failed;
     }
     Ok(outcome)
@@ -103,6 +114,7 @@ impl Command {
             Self::Micro(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
             Self::All(_) => "all",
+            Self::Report => "report",
         }
     }
 }

@@ -22,7 +22,10 @@ use crate::{Commit, Machine, REPORT_FORMAT};
 pub use self::{
     micro::{MicroFigure, MicroResults, MicroSize, MicroSubject},
     nvme::{NvmeCase, NvmeResults},
-    policies::{PoliciesCell, PoliciesResults, PoliciesTrace, Share},
+    policies::{
+        OverlapCell, PoliciesCell, PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, Share,
+        TwoTiersCell,
+    },
     replay::{ReplayEdge, ReplayHits, ReplayResults, ReplaySteps},
 };
 

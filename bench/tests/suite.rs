@@ -43,7 +43,8 @@ const FILES: [&str; 4] = ["policies-smoke.json", "replay-smoke.json", "nvme-smok
 #[test]
 fn all_leaves_every_file_and_agrees_with_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let text = check(dir.path(), &["all", "--smoke"], 0);
+    let text = check(dir.path(), &["all", "--smoke", "--report"], 0);
+    check_parts(&text, &["report of micro, policies, replay, nvme: "]);
     for bench in ["policies", "replay", "nvme", "micro"] {
         check_parts(&text, &[&format!("==== kvo-bench {bench} --smoke")]);
     }
@@ -114,6 +115,23 @@ fn a_baseline_that_is_none_is_refused_before_the_run() {
     old.as_object_mut().unwrap().remove("format");
     write(dir.path(), FILES[0], &old);
     refused(&["policies", "--baseline", file], &[file, "no field \"format\"", "older kvo-bench"]);
+}
+
+#[test]
+fn the_page_is_written_of_what_there_is_and_names_what_is_broken() {
+    let dir = tempfile::tempdir().unwrap();
+    check_parts(&check(dir.path(), &["report"], 2), &["has no report of a bench"]);
+    let page = dir.path().join("report.html");
+    let text = check(dir.path(), &["policies", "--smoke", "--report"], 0);
+    check_parts(&text, &["report of policies: ", page.to_str().unwrap()]);
+    fs::write(dir.path().join("micro.json"), "{").unwrap();
+    let text = check(dir.path(), &["replay", "--smoke", "--report"], 1);
+    check_parts(
+        &text,
+        &["report of policies, replay: ", "error: not in the report: ", "micro.json is no JSON"],
+    );
+    assert!(fs::read_to_string(&page).unwrap().contains("micro.json is no JSON"));
+    check_parts(&check(dir.path(), &["report", "--baseline", "x"], 2), &["--baseline"]);
 }
 
 #[test]

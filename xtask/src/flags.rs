@@ -6,10 +6,11 @@ use std::ffi::OsString;
 pub(crate) const HELP: &str = "\
 cargo xtask TASK
 
-  bench [replay|policies|micro|nvme|all] [--smoke|--quick|--full] [--baseline FILE] [MORE]
+  bench [replay|policies|micro|nvme|all] [--smoke|--quick|--full] [--baseline FILE] [--report] [MORE]
                      Runs kvo-bench, built for release. Without a command: replay of synth:4000:42.
                      `cargo xtask bench help` lists the commands, `... replay --help` a command's flags.
                      `--baseline FILE` compares with the JSON of an earlier run, and fails if it was faster.
+                     `--report` writes one HTML page of all results; `cargo xtask bench report` does only that.
                      `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
   ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches.
   conformance DIR    Replays every scenario file in DIR against the managers.

@@ -132,17 +132,38 @@ impl Figures for PoliciesResults {
             for cell in &on_trace.cells {
                 let work = format!("{} {}", trace.fingerprint, cell.requests);
                 let name = format!("{}, {} at {}", trace.name, cell.policy, cell.capacity);
-                for (what, count) in
-                    [("hits", cell.hits), ("inserts", cell.inserts), ("evictions", cell.evictions)]
-                {
-                    figures.push(figure(format!("{name}, {what}"), "chunks", Value::exact(&count, &work)));
-                }
+                let counts = [("hits", cell.hits), ("inserts", cell.inserts), ("evictions", cell.evictions)];
+                figures.extend(counted(&name, &work, &counts));
                 let order = Value::exact(&cell.eviction_order, &work);
                 figures.push(figure(format!("{name}, eviction order"), "hash", order));
+                if let Some(ns) = cell.ns_per_access {
+                    figures.push(figure(format!("{name}, time an access"), "ns", Value::Once(ns)));
+                }
+            }
+            for cell in &on_trace.overlap {
+                let work = format!("{} {}", trace.fingerprint, cell.requests);
+                let name = format!("{}, overlapping, {} at {}", trace.name, cell.policy, cell.capacity);
+                let counts =
+                    [("hits", cell.hits), ("inserts", cell.inserts), ("refused", cell.offers_refused)];
+                figures.extend(counted(&name, &work, &counts));
+            }
+            for cell in &on_trace.two_tiers {
+                let work = format!("{} {}", trace.fingerprint, cell.requests);
+                let (gpu, cpu) = (cell.gpu_capacity, cell.cpu_capacity);
+                let name = format!("{}, {}, {} at {gpu}+{cpu}", trace.name, cell.fill, cell.policy);
+                let counts =
+                    [("GPU hits", cell.gpu_hits), ("CPU hits", cell.cpu_hits), ("inserts", cell.cpu_inserts)];
+                figures.extend(counted(&name, &work, &counts));
             }
         }
         figures
     }
+}
+
+fn counted(name: &str, work: &str, counts: &[(&str, u64)]) -> Vec<NamedFigure> {
+    let of =
+        |(what, count): &(&str, u64)| figure(format!("{name}, {what}"), "chunks", Value::exact(count, work));
+    counts.iter().map(of).collect()
 }
 
 impl Figures for ReplayResults {

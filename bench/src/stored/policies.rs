@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{StoredResults, StoredTrace};
+use super::{StoredResults, StoredTrace, check_amount};
 
 /// What policies did, by trace.
 #[derive(Clone, Debug, Deserialize)]
@@ -18,6 +18,15 @@ pub struct PoliciesTrace {
     pub trace: StoredTrace,
     /// By capacity and policy.
     pub cells: Vec<PoliciesCell>,
+    /// Of requests that overlap, if that was run.
+    #[serde(default)]
+    pub overlap: Vec<OverlapCell>,
+    /// Below a tier of the GPU, if that was run.
+    #[serde(default)]
+    pub two_tiers: Vec<TwoTiersCell>,
+    /// Hits against capacity, if that was run.
+    #[serde(default)]
+    pub curves: Vec<PoliciesCurve>,
 }
 
 /// A policy at a capacity.
@@ -41,6 +50,82 @@ pub struct PoliciesCell {
     pub eviction_order: String,
     /// The largest share that was behind a missing head.
     pub stranded_worst: Option<Share>,
+    /// Tokens in the blocks that were found, in percent of all.
+    pub token_hit_percent: Option<f64>,
+    /// Time of the tier's calls an access, roughly.
+    pub ns_per_access: Option<f64>,
+}
+
+/// A policy at a capacity, on requests that overlap.
+#[derive(Clone, Debug, Deserialize)]
+pub struct OverlapCell {
+    /// The policy's name, with its options.
+    pub policy: String,
+    /// Slots of the tier.
+    pub capacity: u64,
+    /// Requests that have arrived.
+    pub requests: u64,
+    /// Blocks that they named.
+    pub accesses: u64,
+    /// Blocks that were found.
+    pub hits: u64,
+    /// Chunks stored.
+    pub inserts: u64,
+    /// Chunks evicted.
+    pub evictions: u64,
+    /// Offers refused for want of room.
+    pub offers_refused: u64,
+    /// The most requests that ran at a time.
+    pub in_flight_peak: u64,
+}
+
+/// A policy below a tier of the GPU.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TwoTiersCell {
+    /// The policy's name, with its options.
+    pub policy: String,
+    /// How the CPU tier was filled.
+    pub fill: String,
+    /// Blocks of the GPU tier.
+    pub gpu_capacity: u64,
+    /// Slots of the CPU tier.
+    pub cpu_capacity: u64,
+    /// Requests served.
+    pub requests: u64,
+    /// Blocks that they named.
+    pub accesses: u64,
+    /// Blocks found in the GPU tier.
+    pub gpu_hits: u64,
+    /// Blocks found in the CPU tier.
+    pub cpu_hits: u64,
+    /// Chunks stored in the CPU tier.
+    pub cpu_inserts: u64,
+    /// Chunks evicted from it.
+    pub cpu_evictions: u64,
+}
+
+/// A policy's hits against capacity.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PoliciesCurve {
+    /// The policy's name.
+    pub policy: String,
+    /// How it was found: `exact`, or from samples.
+    pub method: String,
+    /// By capacity.
+    pub points: Vec<PoliciesPoint>,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct PoliciesPoint {
+    /// Slots of the tier.
+    pub capacity: u64,
+    /// Hits in percent of the accesses.
+    pub hit_percent: f64,
+    /// Of a sampled curve, the standard error in percentage points.
+    pub standard_error: Option<f64>,
+    /// Of a sampled curve, the truth, where it is known.
+    pub exact_hit_percent: Option<f64>,
 }
 
 /// Chunks that are behind a missing head.
@@ -70,18 +155,50 @@ impl StoredResults for PoliciesResults {
     const COMMANDS: &'static [&'static str] = &["policies"];
 
     fn check(&self) -> Result<(), String> {
-        for (at, on_trace) in self.traces.iter().enumerate() {
-            on_trace.trace.check(&format!("traces[{at}].trace"))?;
-            for (cell_at, cell) in on_trace.cells.iter().enumerate() {
-                let field = format!("traces[{at}].cells[{cell_at}]");
-                if cell.hits > cell.accesses {
-                    return Err(format!("{field}.hits: {} of {} accesses", cell.hits, cell.accesses));
-                }
-                if cell.capacity == 0 {
-                    return Err(format!("{field}.capacity: is 0"));
-                }
+        self.traces.iter().enumerate().try_for_each(|(at, trace)| trace.check(&format!("traces[{at}]")))
+    }
+}
+
+impl PoliciesTrace {
+    fn check(&self, field: &str) -> Result<(), String> {
+        self.trace.check(&format!("{field}.trace"))?;
+        for (at, cell) in self.cells.iter().enumerate() {
+            let field = format!("{field}.cells[{at}]");
+            check_hits(&field, "hits", cell.hits, cell.accesses)?;
+            check_capacity(&field, cell.capacity)?;
+            check_amount(&format!("{field}.ns_per_access"), cell.ns_per_access.unwrap_or_default())?;
+            check_percent(&format!("{field}.token_hit_percent"), cell.token_hit_percent.unwrap_or_default())?;
+        }
+        for (at, cell) in self.overlap.iter().enumerate() {
+            let field = format!("{field}.overlap[{at}]");
+            check_hits(&field, "hits", cell.hits, cell.accesses)?;
+            check_capacity(&field, cell.capacity)?;
+        }
+        for (at, cell) in self.two_tiers.iter().enumerate() {
+            let hits = cell.gpu_hits.saturating_add(cell.cpu_hits);
+            check_hits(&format!("{field}.two_tiers[{at}]"), "gpu_hits", hits, cell.accesses)?;
+        }
+        for (at, curve) in self.curves.iter().enumerate() {
+            for (point_at, point) in curve.points.iter().enumerate() {
+                let field = format!("{field}.curves[{at}].points[{point_at}]");
+                check_capacity(&field, point.capacity)?;
+                check_percent(&format!("{field}.hit_percent"), point.hit_percent)?;
+                check_amount(&format!("{field}.standard_error"), point.standard_error.unwrap_or_default())?;
             }
         }
         Ok(())
     }
+}
+
+fn check_hits(field: &str, name: &str, hits: u64, accesses: u64) -> Result<(), String> {
+    if hits > accesses { Err(format!("{field}.{name}: {hits} of {accesses} accesses")) } else { Ok(()) }
+}
+
+fn check_capacity(field: &str, capacity: u64) -> Result<(), String> {
+    if capacity == 0 { Err(format!("{field}.capacity: is 0")) } else { Ok(()) }
+}
+
+/// Samples may estimate some more than all.
+fn check_percent(field: &str, percent: f64) -> Result<(), String> {
+    if (0.0..=200.0).contains(&percent) { Ok(()) } else { Err(format!("{field}: {percent} % cannot be")) }
 }

@@ -113,6 +113,9 @@ fn counts_that_contradict_each_other_are_refused() {
     let on_trace = PoliciesTrace {
         trace: StoredTrace { unique_blocks: 1, ..trace },
         cells: vec![serde_json::from_value(cell).unwrap()],
+        overlap: Vec::new(),
+        two_tiers: Vec::new(),
+        curves: Vec::new(),
     };
     let error = PoliciesResults { traces: vec![on_trace] }.check().unwrap_err();
     assert_eq!(error, "traces[0].cells[0].hits: 3 of 2 accesses");
