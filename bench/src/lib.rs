@@ -75,7 +75,8 @@ pub use crate::{
     stored::{
         MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, OverlapCell, PoliciesCell,
         PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults,
-        ReplaySteps, Share, Stored, StoredError, StoredResults, StoredTrace, TwoTiersCell,
+        ReplaySteps, Share, Stored, StoredError, StoredResults, StoredTrace, SummaryRow, SummaryWorst,
+        TwoTiersCell,
     },
     stranded::Stranded,
     table::{new_table, number_cell, short_count},

@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, bail};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::{Stored, StoredResults, report::SMOKE_SUFFIX};
+use crate::{Figures, Stored, StoredResults, report::SMOKE_SUFFIX};
 
 /// The name of the page's file.
 const FILE_NAME: &str = "report.html";
@@ -73,7 +73,7 @@ pub fn write_page(dir: &Path) -> anyhow::Result<Page> {
 
 impl Sections {
     /// Adds the section of `command`, if it has left a report.
-    fn add<T: StoredResults>(
+    fn add<T: StoredResults + Figures>(
         &mut self,
         dir: &Path,
         command: &'static str,

@@ -24,7 +24,7 @@ pub use self::{
     nvme::{NvmeCase, NvmeResults},
     policies::{
         OverlapCell, PoliciesCell, PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, Share,
-        TwoTiersCell,
+        SummaryRow, SummaryWorst, TwoTiersCell,
     },
     replay::{ReplayEdge, ReplayHits, ReplayResults, ReplaySteps},
 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{MicroResults, NvmeResults, PoliciesResults, ReplayResults, Spread, short_count};
+use crate::{Fingerprint, MicroResults, NvmeResults, PoliciesResults, ReplayResults, Spread, short_count};
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,17 @@ pub struct NamedFigure {
 pub trait Figures {
     /// All their figures.
     fn figures(&self) -> Vec<NamedFigure>;
+
+    /// A hash of all that is counted: equal on every machine for the same work by code that does the same.
+    fn counts_hash(&self) -> Fingerprint {
+        let mut hash = Fingerprint::EMPTY;
+        for figure in self.figures() {
+            if let Value::Exact { value, .. } = figure.value {
+                hash.extend(figure.name.bytes().chain(value.bytes()).map(u32::from));
+            }
+        }
+        hash
+    }
 }
 
 impl Value {
@@ -142,7 +153,11 @@ impl Figures for PoliciesResults {
             }
             for cell in &on_trace.overlap {
                 let work = format!("{} {}", trace.fingerprint, cell.requests);
-                let name = format!("{}, overlapping, {} at {}", trace.name, cell.policy, cell.capacity);
+                let how = if cell.refused.is_empty() { "" } else { ", refused: " };
+                let name = format!(
+                    "{}, overlapping{how}{}, {} at {}",
+                    trace.name, cell.refused, cell.policy, cell.capacity
+                );
                 let counts =
                     [("hits", cell.hits), ("inserts", cell.inserts), ("refused", cell.offers_refused)];
                 figures.extend(counted(&name, &work, &counts));

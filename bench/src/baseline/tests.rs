@@ -108,6 +108,13 @@ fn a_run_beside_itself_is_equal_and_warns_of_nothing() {
 }
 
 #[test]
+fn the_hash_of_counts_depends_on_counts_alone() {
+    let hash = |kvo, victims| micro(kvo, 50.0, victims).results.counts_hash();
+    assert_eq!(hash(100.0, "ff"), hash(200.0, "ff"));
+    assert_ne!(hash(100.0, "ff"), hash(100.0, "fe"));
+}
+
+#[test]
 fn what_got_slower_and_what_evicts_otherwise_is_named() {
     let comparison = compare(&micro(100.0, 50.0, "ff"), &micro(130.0, 50.0, "ee"));
     let failures: Vec<_> = comparison.failures().map(|row| (row.name.as_str(), row.verdict)).collect();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use maud::{Markup, html};
 
-use crate::{Stored, baseline::own_arguments};
+use crate::{Figures, Stored, baseline::own_arguments};
 
 /// A cell of a table.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Cell {
 }
 
 /// The section of a report: where it comes from, then `body`.
-pub(super) fn section<T>(report: &Stored<T>, file: &Path, body: &Markup) -> Markup {
+pub(super) fn section<T: Figures>(report: &Stored<T>, file: &Path, body: &Markup) -> Markup {
     let unknown = || "unknown".to_owned();
     let machine = &report.machine;
     let is_smoke = report.arguments.iter().any(|argument| argument == "--smoke");
@@ -64,6 +64,7 @@ pub(super) fn section<T>(report: &Stored<T>, file: &Path, body: &Markup) -> Mark
                     (machine.platform)
                 }
                 dt { "kernel" } dd { (machine.kernel.clone().unwrap_or_else(unknown)) }
+                dt { "hash of counts" } dd { code { (report.results.counts_hash()) } }
                 dt { "data" } dd { code { (file.file_name().unwrap_or_default().to_string_lossy()) } }
             }
             (body)

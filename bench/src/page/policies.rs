@@ -1,100 +1,122 @@
 //! Eviction policies: hits against capacity, a line a policy, with the optimum as the ceiling.
 
+mod tables;
+
 use maud::{Markup, html};
 
-use super::{
-    parts::{Cell, table},
-    plot::{Axis, Line, Lines, Swatch, colour_of, figure, legend},
+use super::plot::{Axis, Bar, BarSeries, Bars, Line, Lines, Swatch, colour_of, figure, legend};
+use crate::{
+    OverlapCell, PoliciesCell, PoliciesCurve, PoliciesResults, PoliciesTrace, Spread, Stored, TwoTiersCell,
 };
-use crate::{OverlapCell, PoliciesCell, PoliciesCurve, PoliciesResults, PoliciesTrace, Stored, TwoTiersCell};
 
 const SIZE: (u32, u32) = (540, 340);
 const CEILING: &str = "opt";
 const CAPACITY: &str = "chunks of the tier";
 
 pub(super) fn section(report: &Stored<PoliciesResults>) -> anyhow::Result<Markup> {
-    let traces = report.results.traces.iter().map(of_trace).collect::<anyhow::Result<Vec<_>>>()?;
+    let results = &report.results;
+    let traces = results.traces.iter().map(of_trace).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(html! {
         p class="note" {
             strong { "Simulated: " }
-            "the shipping policies and CPU tier serve requests one after the other, as the trace names them; no bytes \
-             move, and no GPU runs. opt (Belady's optimum with bypass) knows the future: no policy can hit more."
+            "the shipping policies and CPU tier serve the requests of a trace; no bytes move, and no GPU runs. opt \
+             (Belady's optimum with bypass) knows the future: no policy can hit more."
         }
+        @if !results.summary.is_empty() { (tables::summary(&results.summary)) }
         @for on_trace in traces { (on_trace) }
     })
 }
 
+/// The policies of a trace, each with its number.
+struct Contenders<'a> {
+    names: Vec<&'a str>,
+}
+
+impl<'a> Contenders<'a> {
+    /// In the order of the cells, and the optimum last.
+    fn of(on_trace: &'a PoliciesTrace) -> Self {
+        let mut names: Vec<&str> = Vec::new();
+        let curves = on_trace.curves.iter().map(|curve| curve.policy.as_str());
+        for name in on_trace.cells.iter().map(|cell| cell.policy.as_str()).chain(curves) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.sort_by_key(|name| *name == CEILING);
+        Self { names }
+    }
+
+    /// None is the ceiling.
+    fn number(&self, name: &str) -> Option<usize> {
+        if name == CEILING { None } else { self.names.iter().position(|other| *other == name) }
+    }
+
+    fn legend(&self) -> anyhow::Result<Markup> {
+        let key = |name: &&str| {
+            let line = |number| Swatch::Line(colour_of(number), number);
+            ((*name).to_owned(), self.number(name).map_or(Swatch::Ceiling, line))
+        };
+        legend(&self.names.iter().map(key).collect::<Vec<_>>())
+    }
+
+    /// A line a policy through points, each a policy's name, a capacity and a value.
+    fn lines<'p>(&self, points: impl Iterator<Item = (&'p str, u64, f64)>) -> Vec<Line> {
+        let all: Vec<_> = points.collect();
+        let line = |name: &&str| {
+            let of_policy = all.iter().filter(|(policy, _, _)| policy == name);
+            let mut points: Vec<_> =
+                of_policy.map(|(_, capacity, value)| (*capacity as f64, *value)).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Line { number: self.number(name), points, errors: Vec::new() }
+        };
+        self.names.iter().map(line).filter(|line| !line.points.is_empty()).collect()
+    }
+}
+
 fn of_trace(on_trace: &PoliciesTrace) -> anyhow::Result<Markup> {
     let trace = &on_trace.trace;
-    let names = policies(on_trace);
-    let number =
-        |name: &str| names.iter().filter(|other| **other != CEILING).position(|other| *other == name);
-    let key = |name: &&str| {
-        let swatch = number(name).map_or(Swatch::Ceiling, |number| Swatch::Line(colour_of(number), number));
-        ((*name).to_owned(), swatch)
-    };
-    let keys: Vec<_> = names.iter().map(key).collect();
-    let line = |name: &&str, value: &dyn Fn(&PoliciesCell) -> Option<f64>| {
-        let of_policy = on_trace.cells.iter().filter(|cell| cell.policy == *name);
-        let mut points: Vec<_> =
-            of_policy.filter_map(|cell| Some((cell.capacity as f64, value(cell)?))).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Line { number: number(name), points }
-    };
-    let lines = |value: &dyn Fn(&PoliciesCell) -> Option<f64>| -> Vec<_> {
-        names.iter().map(|name| line(name, value)).filter(|line| !line.points.is_empty()).collect()
-    };
-    let hits = lines(&|cell| Some(cell.hit_percent()));
-    let of_opt = lines(&|cell| share_of_opt(on_trace, cell).filter(|_| cell.policy != CEILING));
-    let curves = curve_lines(&on_trace.curves, number);
+    let contenders = Contenders::of(on_trace);
+    let cells = on_trace.cells.iter();
+    let blocks = cells.clone().map(|cell| (cell.policy.as_str(), cell.capacity, cell.hit_percent()));
+    let tokens =
+        cells.clone().filter_map(|cell| Some((cell.policy.as_str(), cell.capacity, cell.token_hit_percent?)));
+    let of_opt = cells
+        .filter(|cell| cell.policy != CEILING)
+        .filter_map(|cell| Some((cell.policy.as_str(), cell.capacity, share_of_opt(on_trace, cell)?)));
+    let mut plots = vec![
+        ("Hits, % of blocks".to_owned(), contenders.lines(blocks)),
+        ("Hits, % of tokens".to_owned(), contenders.lines(tokens)),
+        ("Hits, % of the optimum's".to_owned(), contenders.lines(of_opt)),
+    ];
+    plots.extend(overlap_plots(&contenders, &on_trace.overlap));
+    plots.push(("Hit curve, % of blocks".to_owned(), curve_lines(&contenders, &on_trace.curves)));
+    plots.retain(|(_, lines)| !lines.is_empty());
+    let plots = plots
+        .into_iter()
+        .map(|(caption, lines)| plot(&trace.name, &caption, lines))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(html! {
         h3 { (trace.name) }
         p {
             (trace.requests) " requests, " (trace.accesses) " blocks of " (trace.block_tokens) " tokens, "
             (trace.unique_blocks) " different, fingerprint " code { (trace.fingerprint) }
         }
-        (legend(&keys)?)
+        (contenders.legend()?)
         div class="plots wide" {
-            (plot("Hits, % of blocks", &format!("{}: hits against capacity (simulated)", trace.name), hits)?)
-            @if !of_opt.is_empty() {
-                (plot("Hits, % of the optimum's", &format!("{}: hits over the optimum's (simulated)", trace.name), of_opt)?)
-            }
-            @if !curves.is_empty() {
-                (plot("Hit curve, % of blocks", &format!("{}: curves of hits against capacity (simulated)", trace.name), curves)?)
-            }
+            @for plot in plots { (plot) }
+            @if !on_trace.two_tiers.is_empty() { (two_tiers_plot(&contenders, on_trace)?) }
         }
-        (table(&format!("{}: policies", trace.name), false, &HEADER, &rows(on_trace)))
-        @if !on_trace.overlap.is_empty() {
-            (table(&format!("{}: requests that overlap in virtual time", trace.name), false, &OVERLAP, &overlap_rows(&on_trace.overlap)))
-        }
-        @if !on_trace.two_tiers.is_empty() {
-            (table(&format!("{}: below an LRU tier of the GPU", trace.name), false, &TWO_TIERS, &two_tiers_rows(&on_trace.two_tiers)))
-        }
-        @if !on_trace.curves.is_empty() {
-            (table(&format!("{}: points of the curves", trace.name), false, &CURVES, &curve_rows(&on_trace.curves)))
-        }
+        (tables::of_trace(on_trace))
     })
 }
 
-/// The policies, in the order of the cells, and the optimum last.
-fn policies(on_trace: &PoliciesTrace) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    let curves = on_trace.curves.iter().map(|curve| curve.policy.as_str());
-    for name in on_trace.cells.iter().map(|cell| cell.policy.as_str()).chain(curves) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names.sort_by_key(|name| *name == CEILING);
-    names
-}
-
-fn plot(caption: &str, title: &str, lines: Vec<Line>) -> anyhow::Result<Markup> {
+fn plot(trace: &str, caption: &str, lines: Vec<Line>) -> anyhow::Result<Markup> {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, y)| *y));
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     // Near the top of the scale, zero would press all lines together.
     let y = if low > 40.0 { Axis::linear(low, high) } else { Axis::from_zero(high) };
-    let lines = Lines { title, x_label: CAPACITY, y_label: caption, y, series: lines };
+    let title = format!("{trace}: {caption} against capacity, simulated");
+    let lines = Lines { title: &title, x_label: CAPACITY, y_label: "%", y, series: lines };
     Ok(figure(caption, &lines.draw(SIZE)?))
 }
 
@@ -102,121 +124,78 @@ fn plot(caption: &str, title: &str, lines: Vec<Line>) -> anyhow::Result<Markup> 
 fn share_of_opt(on_trace: &PoliciesTrace, cell: &PoliciesCell) -> Option<f64> {
     let is_opt = |other: &&PoliciesCell| other.policy == CEILING && other.capacity == cell.capacity;
     let opt = on_trace.cells.iter().find(is_opt).filter(|opt| opt.hits > 0)?;
-    Some(100.0 * cell.hits as f64 / opt.hits as f64)
+    Some(percent(cell.hits, opt.hits))
 }
 
-/// A line a curve. Of a policy with an exact curve, a sampled one is in the table only.
-fn curve_lines(curves: &[PoliciesCurve], number: impl Fn(&str) -> Option<usize>) -> Vec<Line> {
+/// Overlapping requests: a plot for each way to deal with offers that are refused.
+fn overlap_plots(contenders: &Contenders<'_>, cells: &[OverlapCell]) -> Vec<(String, Vec<Line>)> {
+    let mut ways: Vec<&str> = Vec::new();
+    for cell in cells {
+        if !ways.contains(&cell.refused.as_str()) {
+            ways.push(&cell.refused);
+        }
+    }
+    let plot = |way: &&str| {
+        let of_way = cells.iter().filter(|cell| cell.refused == **way);
+        let points =
+            of_way.map(|cell| (cell.policy.as_str(), cell.capacity, percent(cell.hits, cell.accesses)));
+        let refused = if way.is_empty() { String::new() } else { format!(" (refused: {way})") };
+        (format!("Overlapping requests: hits, % of blocks{refused}"), contenders.lines(points))
+    };
+    ways.iter().map(plot).collect()
+}
+
+/// A line a curve, with the standard errors of sampled ones. Of a policy with an exact curve, a sampled one is in the
+/// table only.
+fn curve_lines(contenders: &Contenders<'_>, curves: &[PoliciesCurve]) -> Vec<Line> {
     let is_exact = |curve: &PoliciesCurve| curve.method == "exact";
     let has_exact = |name: &str| curves.iter().any(|curve| curve.policy == name && is_exact(curve));
     let shown = curves.iter().filter(|curve| is_exact(curve) || !has_exact(&curve.policy));
     shown
         .map(|curve| {
-            let points = curve.points.iter().map(|point| (point.capacity as f64, point.hit_percent));
-            Line { number: number(&curve.policy), points: points.collect() }
+            let errors = curve.points.iter().filter_map(|point| {
+                let error = point.standard_error?;
+                Some((point.capacity as f64, point.hit_percent - error, point.hit_percent + error))
+            });
+            Line {
+                number: contenders.number(&curve.policy),
+                points: curve.points.iter().map(|point| (point.capacity as f64, point.hit_percent)).collect(),
+                errors: errors.collect(),
+            }
         })
         .filter(|line| !line.points.is_empty())
         .collect()
 }
 
-const HEADER: [&str; 11] = [
-    "capacity",
-    "policy",
-    "hits",
-    "% of blocks",
-    "% of opt",
-    "% of tokens",
-    "inserts",
-    "inserts a block",
-    "evictions",
-    "stranded %, worst",
-    "ns an access",
-];
-
-fn rows(on_trace: &PoliciesTrace) -> Vec<Vec<Cell>> {
-    let row = |cell: &PoliciesCell| {
-        vec![
-            Cell::count(cell.capacity),
-            Cell::text(cell.policy.as_str()),
-            Cell::count(cell.hits),
-            Cell::decimal(cell.hit_percent(), 2),
-            Cell::maybe(share_of_opt(on_trace, cell), 1),
-            Cell::maybe(cell.token_hit_percent, 2),
-            Cell::count(cell.inserts),
-            Cell::decimal(cell.inserts as f64 / on_trace.trace.unique_blocks.max(1) as f64, 2),
-            Cell::count(cell.evictions),
-            Cell::maybe(cell.stranded_worst.map(crate::Share::percent), 2),
-            Cell::maybe(cell.ns_per_access, 0),
-        ]
+/// Hits of both tiers together, by sizes and fill.
+fn two_tiers_plot(contenders: &Contenders<'_>, on_trace: &PoliciesTrace) -> anyhow::Result<Markup> {
+    let group = |cell: &TwoTiersCell| format!("{}+{} {}", cell.gpu_capacity, cell.cpu_capacity, cell.fill);
+    let mut groups: Vec<String> = Vec::new();
+    for cell in &on_trace.two_tiers {
+        if !groups.contains(&group(cell)) {
+            groups.push(group(cell));
+        }
+    }
+    let bar = |name: &str, in_group: &String| {
+        let is_it = |cell: &&TwoTiersCell| cell.policy == name && group(cell) == *in_group;
+        let cell = on_trace.two_tiers.iter().find(is_it)?;
+        let hits = percent(cell.gpu_hits + cell.cpu_hits, cell.accesses);
+        Some(Bar { spread: Spread { first: hits, median: hits, third: hits }, target: None })
     };
-    on_trace.cells.iter().map(row).collect()
-}
-
-const OVERLAP: [&str; 8] =
-    ["capacity", "policy", "hits", "% of blocks", "inserts", "evictions", "offers refused", "most in flight"];
-
-fn overlap_rows(cells: &[OverlapCell]) -> Vec<Vec<Cell>> {
-    let row = |cell: &OverlapCell| {
-        vec![
-            Cell::count(cell.capacity),
-            Cell::text(cell.policy.as_str()),
-            Cell::count(cell.hits),
-            Cell::decimal(percent(cell.hits, cell.accesses), 2),
-            Cell::count(cell.inserts),
-            Cell::count(cell.evictions),
-            Cell::count(cell.offers_refused),
-            Cell::count(cell.in_flight_peak),
-        ]
+    let series = contenders.names.iter().filter_map(|name| {
+        let bars: Vec<_> = groups.iter().map(|group| bar(name, group)).collect();
+        let colour = colour_of(contenders.number(name)?);
+        bars.iter().any(Option::is_some).then_some(BarSeries { colour, bars })
+    });
+    let caption = "Below an LRU tier of the GPU: hits of both, % of blocks";
+    let bars = Bars {
+        title: &format!("{}: {caption}, by sizes and fill, simulated", on_trace.trace.name),
+        y_label: "% of blocks",
+        series: series.collect(),
+        groups,
+        reference: None,
     };
-    cells.iter().map(row).collect()
-}
-
-const TWO_TIERS: [&str; 9] = [
-    "GPU blocks",
-    "CPU chunks",
-    "policy",
-    "fill",
-    "GPU %",
-    "CPU %",
-    "both %",
-    "CPU inserts",
-    "CPU evictions",
-];
-
-fn two_tiers_rows(cells: &[TwoTiersCell]) -> Vec<Vec<Cell>> {
-    let row = |cell: &TwoTiersCell| {
-        vec![
-            Cell::count(cell.gpu_capacity),
-            Cell::count(cell.cpu_capacity),
-            Cell::text(cell.policy.as_str()),
-            Cell::text(cell.fill.as_str()),
-            Cell::decimal(percent(cell.gpu_hits, cell.accesses), 2),
-            Cell::decimal(percent(cell.cpu_hits, cell.accesses), 2),
-            Cell::decimal(percent(cell.gpu_hits + cell.cpu_hits, cell.accesses), 2),
-            Cell::count(cell.cpu_inserts),
-            Cell::count(cell.cpu_evictions),
-        ]
-    };
-    cells.iter().map(row).collect()
-}
-
-const CURVES: [&str; 6] = ["policy", "method", "capacity", "hit %", "standard error", "exact %"];
-
-fn curve_rows(curves: &[PoliciesCurve]) -> Vec<Vec<Cell>> {
-    let of_curve = |curve: &PoliciesCurve| {
-        let row = |point: &crate::PoliciesPoint| {
-            vec![
-                Cell::text(curve.policy.as_str()),
-                Cell::text(curve.method.as_str()),
-                Cell::count(point.capacity),
-                Cell::decimal(point.hit_percent, 2),
-                Cell::maybe(point.standard_error, 2),
-                Cell::maybe(point.exact_hit_percent, 2),
-            ]
-        };
-        curve.points.iter().map(row).collect::<Vec<_>>()
-    };
-    curves.iter().flat_map(of_curve).collect()
+    Ok(figure(caption, &bars.draw(SIZE)?))
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

@@ -35,18 +35,23 @@ fn trace() -> Value {
 fn policies() -> Value {
     let cell = |policy: &str, capacity: u32, hits: u32| {
         json!({ "policy": policy, "capacity": capacity, "requests": 10, "accesses": 1000, "hits": hits,
-                "inserts": 20, "evictions": 10, "eviction_order": "x", "stranded_worst": null })
+                "inserts": 20, "evictions": 10, "eviction_order": "x", "stranded_worst": null,
+                "token_hit_percent": 12.5 })
     };
     let cells = [cell("lru", 100, 300), cell("opt", 100, 600), cell("lru", 10, 100), cell("opt", 10, 200)];
-    let overlap = json!({ "policy": HOSTILE, "capacity": 10, "requests": 10, "accesses": 1000, "hits": 11,
+    let overlap = json!({ "policy": "lru", "capacity": 10, "requests": 10, "accesses": 1000, "hits": 11,
+                          "refused": HOSTILE,
                           "inserts": 1, "evictions": 1, "offers_refused": 77, "in_flight_peak": 5 });
     let two_tiers = json!({ "policy": HOSTILE, "fill": "victim", "gpu_capacity": 5, "cpu_capacity": 10,
                             "requests": 10, "accesses": 1000, "gpu_hits": 250, "cpu_hits": 111, "cpu_inserts": 1,
                             "cpu_evictions": 1 });
     let curve = json!({ "policy": "lru", "method": "exact", "points": [
-        { "capacity": 10, "hit_percent": 10.0 }, { "capacity": 400, "hit_percent": 40.0 },
+        { "capacity": 10, "hit_percent": 10.0 }, { "capacity": 400, "hit_percent": 40.0, "standard_error": 1.5 },
     ] });
-    json!({ "traces": [{
+    let summary = json!([{ "policy": HOSTILE, "cells": 4, "hits_over_lru_geometric_mean": 1.234, "cells_better": 3,
+        "cells_worse": 1, "hits_over_opt_mean": null,
+        "worst": { "trace": HOSTILE, "capacity": 10, "hits_over_lru": 0.987 } }]);
+    json!({ "summary": summary, "traces": [{
         "trace": trace(), "cells": cells, "overlap": [overlap], "two_tiers": [two_tiers], "curves": [curve],
     }] })
 }
@@ -101,11 +106,18 @@ fn every_report_has_its_section_with_plots_and_tables() {
     for command in &page.sections {
         assert!(html.contains(&format!("<section id=\"{command}\">")), "{command}");
     }
-    // Two jobs each of micro and compare; hits, share and curve of the policies; two of replay, two of the store.
-    assert_eq!(html.matches("<figure>").count(), 2 + 2 + 3 + 2 + 2);
-    for part in
-        ["Simulated: ", "The GPU is simulated: ", "50.0</td>", "77</td>", "36.10</td>", "3 blocks came back"]
-    {
+    // Two jobs each of micro and compare; blocks, tokens, share of the optimum's, overlap, curve and two tiers of the
+    // policies; two of replay, two of the store.
+    assert_eq!(html.matches("<figure>").count(), 2 + 2 + 6 + 2 + 2);
+    for part in [
+        "Simulated: ",
+        "The GPU is simulated: ",
+        "50.0</td>",
+        "77</td>",
+        "36.10</td>",
+        "0.987 (",
+        "3 blocks came back",
+    ] {
         assert!(html.contains(part), "{part:?} is not in {html}");
     }
     assert!(html.contains("cargo xtask bench nvme --dir '&lt;script&gt;alert"), "{html}");

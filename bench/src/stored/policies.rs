@@ -9,6 +9,39 @@ use super::{StoredResults, StoredTrace, check_amount};
 pub struct PoliciesResults {
     /// By trace.
     pub traces: Vec<PoliciesTrace>,
+    /// Policies over all traces, if that was worked out.
+    #[serde(default)]
+    pub summary: Vec<SummaryRow>,
+}
+
+/// A policy against LRU and the optimum, over all cells.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SummaryRow {
+    /// The policy's name, with its options.
+    pub policy: String,
+    /// Cells that were compared.
+    pub cells: u64,
+    /// Its hits over LRU's.
+    pub hits_over_lru_geometric_mean: f64,
+    /// Cells in which it is notably better.
+    pub cells_better: u64,
+    /// Cells in which it is notably worse.
+    pub cells_worse: u64,
+    /// Its hits over the optimum's.
+    pub hits_over_opt_mean: Option<f64>,
+    /// The cell in which it did worst.
+    pub worst: Option<SummaryWorst>,
+}
+
+/// The cell in which a policy did worst.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SummaryWorst {
+    /// The trace's name.
+    pub trace: String,
+    /// Slots of the tier.
+    pub capacity: u64,
+    /// Its hits over LRU's.
+    pub hits_over_lru: f64,
 }
 
 /// What policies did on one trace.
@@ -63,6 +96,9 @@ pub struct OverlapCell {
     pub policy: String,
     /// Slots of the tier.
     pub capacity: u64,
+    /// What becomes of an offer that is refused, where the run says so.
+    #[serde(default)]
+    pub refused: String,
     /// Requests that have arrived.
     pub requests: u64,
     /// Blocks that they named.

@@ -32,6 +32,8 @@ pub(in crate::page) struct Line {
     pub(in crate::page) number: Option<usize>,
     /// From left to right.
     pub(in crate::page) points: Vec<(f64, f64)>,
+    /// Where points are uncertain: the place, and from where to where.
+    pub(in crate::page) errors: Vec<(f64, f64, f64)>,
 }
 
 /// Half the width of a mark, in pixels.
@@ -46,14 +48,15 @@ impl Lines<'_> {
             let axes = (Axis::log(low.min(high), high), self.y.clone());
             let mut chart = chart(area, axes, (self.x_label, self.y_label), true)?;
             for line in &self.series {
+                let colour = line.number.map_or(palette::CEILING, palette::colour_of);
+                let bars = line.errors.iter().map(|&(x, low, high)| [(x, low), (x, high)]);
+                chart.draw_series(bars.map(|bar| PathElement::new(bar, colour.stroke_width(1))))?;
                 let points = line.points.iter().copied();
                 match line.number {
                     None => {
-                        let style = palette::CEILING.stroke_width(2);
-                        chart.draw_series(DashedLineSeries::new(points, 6, 4, style))?;
+                        chart.draw_series(DashedLineSeries::new(points, 6, 4, colour.stroke_width(2)))?;
                     }
                     Some(number) => {
-                        let colour = palette::colour_of(number);
                         chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
                         chart.draw_series(
                             points.map(|point| EmptyElement::at(point) + mark((0, 0), number, colour)),
