@@ -1,9 +1,17 @@
 //! Two runs of one command, figure by figure: what got slower than the noise.
 //!
-//! The rule, for figures of interleaved rounds: the later run is slower if it has at least [`ROUNDS_MIN`] rounds on both
-//! sides, the ranges from the first quartile to the third do not touch, and the medians are a factor of
-//! [`SLOWER_FACTOR`] or more apart. A figure that was taken once has no noise to be held against; it is shown, and
-//! judges nothing. Counts and hashes must be equal, where both runs did the same work.
+//! The rule, for figures of interleaved rounds: the later run is slower if
+//!
+//! - both have at least [`ROUNDS_MIN`] rounds,
+//! - the ranges from the first quartile to the third do not touch,
+//! - the medians are a factor of [`SLOWER_FACTOR`] times the drift or more apart, and so are the best rounds, which other
+//!   work on the machine disturbs least.
+//!
+//! The drift is the most that a figure moved which does not depend on kvo, either way. The quartiles are those of one
+//! run, and say nothing of how busy the machine was in the other.
+//!
+//! A figure that was taken once has no noise to be held against; it is shown, and judges nothing. Counts and hashes
+//! must be equal, where both runs did the same work.
 
 mod figures;
 mod verdict;
@@ -59,13 +67,43 @@ pub fn compare<T: StoredResults + Figures>(before: &Stored<T>, after: &Stored<T>
         only_before: names(&earlier, |name| of(&later, name).is_none()),
         only_after: names(&later, |name| of(&earlier, name).is_none()),
     };
-    for figure in later {
-        if let Some(at) = of(&earlier, &figure.name) {
-            comparison.rows.push(Row::new(&earlier[at], &figure));
-        }
-    }
-    comparison.warnings.extend(comparison.machine_warning());
+    let pairs: Vec<_> =
+        later.iter().filter_map(|figure| Some((&earlier[of(&earlier, &figure.name)?], figure))).collect();
+    let drift = drift(&pairs);
+    comparison.rows = pairs.into_iter().map(|(before, after)| Row::new(before, after, drift)).collect();
+    comparison.warnings.extend(drift_warning(drift));
     comparison
+}
+
+/// The most that the machine's own figures moved, either way; one if there are none.
+fn drift(pairs: &[(&NamedFigure, &NamedFigure)]) -> f64 {
+    let ratios = pairs.iter().filter_map(|(before, after)| match (&before.value, &after.value) {
+        (Value::Machine(earlier), Value::Machine(later)) if earlier.len().min(later.len()) >= ROUNDS_MIN => {
+            ratio(before, after)
+        }
+        _ => None,
+    });
+    ratios.map(|ratio| ratio.max(1.0 / ratio)).filter(|drift| drift.is_finite()).fold(1.0, f64::max)
+}
+
+fn drift_warning(drift: f64) -> Option<String> {
+    // What one would call another state of the machine.
+    const FACTOR: f64 = 1.05;
+    (drift > FACTOR).then(|| {
+        format!(
+            "a figure that does not depend on kvo (the floor, plain I/O) moved by a factor of {drift:.2}: the machine \
+             was in another state, and only what moved by {:.2} and more is called slower or faster",
+            SLOWER_FACTOR * drift
+        )
+    })
+}
+
+/// The later median over the earlier one.
+fn ratio(before: &NamedFigure, after: &NamedFigure) -> Option<f64> {
+    match (before.value.number(), after.value.number()) {
+        (Some(before), Some(after)) if before > 0.0 => Some(after / before),
+        _ => None,
+    }
 }
 
 fn names(figures: &[NamedFigure], wanted: impl Fn(&str) -> bool) -> Vec<String> {
@@ -121,18 +159,14 @@ pub(crate) fn own_arguments(arguments: &[String]) -> Vec<&str> {
 }
 
 impl Row {
-    fn new(before: &NamedFigure, after: &NamedFigure) -> Self {
-        let ratio = match (before.value.number(), after.value.number()) {
-            (Some(before), Some(after)) if before > 0.0 => Some(after / before),
-            _ => None,
-        };
+    fn new(before: &NamedFigure, after: &NamedFigure, drift: f64) -> Self {
         Self {
             name: after.name.clone(),
             unit: after.unit,
             before: before.value.to_string(),
             after: after.value.to_string(),
-            ratio,
-            verdict: Verdict::of(&before.value, &after.value),
+            ratio: ratio(before, after),
+            verdict: Verdict::of(&before.value, &after.value, drift),
         }
     }
 }
@@ -141,26 +175,6 @@ impl Comparison {
     /// Figures that fail it: slower than the noise, or counts that differ.
     pub fn failures(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.verdict.fails())
-    }
-
-    /// The bare memory accesses or the plain I/O were another time: then it was the machine.
-    fn machine_warning(&self) -> Option<String> {
-        // What one would call another machine; the figures of kvo are judged more strictly.
-        const FACTOR: f64 = 1.05;
-        let mut ratios: Vec<f64> = self
-            .rows
-            .iter()
-            .filter(|row| row.verdict == Verdict::OfTheMachine)
-            .filter_map(|row| row.ratio)
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        let median = *ratios.get(ratios.len() / 2)?;
-        (!(1.0 / FACTOR..=FACTOR).contains(&median)).then(|| {
-            format!(
-                "the limits that do not depend on kvo (the floor, plain I/O) are {median:.2} times what they were: \
-                 the machine was in another state, so look at the ratios within each run"
-            )
-        })
     }
 
     /// Counts that are equal are left out: there can be hundreds of them, and they say nothing else.

@@ -19,7 +19,7 @@ fn exact(value: &str, work: &str) -> Value {
 
 #[track_caller]
 fn check(before: &Value, after: &Value, expected: Verdict) {
-    assert_eq!(Verdict::of(before, after), expected, "{before} and {after}");
+    assert_eq!(Verdict::of(before, after, 1.0), expected, "{before} and {after}");
 }
 
 #[test]
@@ -32,6 +32,27 @@ fn a_figure_is_slower_only_beyond_its_noise_and_the_factor() {
     // A fifth apart, but with quartiles that meet.
     let wide = vec![60.0, 90.0, 120.0, 150.0, 180.0];
     check(&time(rounds(100.0)), &time(wide), Verdict::WithinNoise);
+}
+
+#[test]
+fn a_figure_whose_best_round_is_as_good_was_disturbed() {
+    let disturbed = [vec![99.0], vec![150.0; 6]].concat();
+    check(&time(rounds(100.0)), &time(disturbed.clone()), Verdict::WithinNoise);
+    check(&time(disturbed), &time(rounds(100.0)), Verdict::WithinNoise);
+    let disturbed = [vec![101.0], vec![70.0; 6]].concat();
+    check(&rate(rounds(100.0)), &rate(disturbed), Verdict::WithinNoise);
+}
+
+#[test]
+fn what_moved_as_the_machine_did_is_within_the_noise() {
+    // The floor moved by a factor of 1.2, so that 1.32 is needed.
+    for (floor, kvo, verdict) in
+        [(60.0, 130.0, Verdict::WithinNoise), (60.0, 135.0, Verdict::Slower), (50.0, 130.0, Verdict::Slower)]
+    {
+        let comparison = compare(&micro(100.0, 50.0, "ff"), &micro(kvo, floor, "ff"));
+        let row = comparison.rows.iter().find(|row| row.name == "10k, kvo lru, load").unwrap();
+        assert_eq!(row.verdict, verdict, "floor {floor}, kvo {kvo}");
+    }
 }
 
 #[test]
@@ -139,7 +160,7 @@ fn another_machine_or_command_line_is_warned_of() {
         "the profile differs: release before, dev now",
         "the command line differs: micro --quick before, micro --full now",
         "this is no release build",
-        "the floor, plain I/O) are 1.20 times",
+        "moved by a factor of 1.20",
     ];
     assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
     for (warning, part) in warnings.iter().zip(expected) {

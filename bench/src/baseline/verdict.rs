@@ -32,7 +32,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of(before: &Value, after: &Value) -> Self {
+    /// `drift` is how far the machine moved between the two, a factor of at least one.
+    pub(super) fn of(before: &Value, after: &Value, drift: f64) -> Self {
         match (before, after) {
             (Value::Exact { value: before, work: earlier }, Value::Exact { value: after, work: later }) => {
                 match (earlier == later, before == after) {
@@ -43,30 +44,32 @@ impl Verdict {
             }
             (Value::Machine(_), Value::Machine(_)) => Self::OfTheMachine,
             (Value::Rounds { rounds: before, better }, Value::Rounds { rounds: after, .. }) => {
-                Self::of_rounds(before, after, *better)
+                Self::of_rounds(before, after, *better, SLOWER_FACTOR * drift)
             }
             (Value::Once(_), Value::Once(_)) => Self::NotJudged("taken once"),
             _ => Self::NotJudged("not of one kind"),
         }
     }
 
-    fn of_rounds(before: &[f64], after: &[f64], better: Better) -> Self {
-        if before.len().min(after.len()) < ROUNDS_MIN {
-            return Self::NotJudged("too few rounds");
-        }
-        let (Some(before), Some(after)) = (Spread::of(before), Spread::of(after)) else {
+    fn of_rounds(before: &[f64], after: &[f64], better: Better, factor: f64) -> Self {
+        let enough = before.len().min(after.len()) >= ROUNDS_MIN;
+        let (true, Some(earlier), Some(later)) = (enough, Spread::of(before), Spread::of(after)) else {
             return Self::NotJudged("too few rounds");
         };
-        let (worse, by) = match better {
-            Better::Less => (after.median > before.median, after.median / before.median),
-            Better::More => (after.median < before.median, before.median / after.median),
+        // By how much the later one is worse: in the middle, and in the round that was disturbed least.
+        let worse = match better {
+            Better::Less => [later.median / earlier.median, least(after) / least(before)],
+            Better::More => [earlier.median / later.median, most(before) / most(after)],
         };
-        // Of a median of zero the factor is infinite, or of two no number at all.
-        let is_apart = by >= SLOWER_FACTOR || by <= 1.0 / SLOWER_FACTOR;
-        match is_apart && !before.overlaps(&after) {
-            false => Self::WithinNoise,
-            true if worse => Self::Slower,
-            true => Self::Faster,
+        // Zero over zero is no number, and neither of these.
+        if earlier.overlaps(&later) {
+            Self::WithinNoise
+        } else if worse.iter().all(|by| *by >= factor) {
+            Self::Slower
+        } else if worse.iter().all(|by| *by <= 1.0 / factor) {
+            Self::Faster
+        } else {
+            Self::WithinNoise
         }
     }
 
@@ -88,4 +91,12 @@ impl fmt::Display for Verdict {
             Self::NotJudged(why) => write!(f, "not judged: {why}"),
         }
     }
+}
+
+fn least(rounds: &[f64]) -> f64 {
+    rounds.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn most(rounds: &[f64]) -> f64 {
+    rounds.iter().copied().fold(0.0, f64::max)
 }
