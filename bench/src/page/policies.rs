@@ -22,7 +22,8 @@ pub(super) fn section(report: &Stored<PoliciesResults>) -> anyhow::Result<Markup
             "the shipping policies and CPU tier serve the requests of a trace; no bytes move, and no GPU runs. opt \
              (Belady's optimum with bypass) knows the future: no policy can hit more."
         }
-        @if !results.summary.is_empty() { (tables::summary(&results.summary)) }
+        (tables::summary("all traces and capacities, by hits", &results.summary))
+        (tables::summary("the same, of requests that overlap", &results.overlap_summary))
         @for on_trace in traces { (on_trace) }
     })
 }

@@ -51,7 +51,7 @@ fn policies() -> Value {
     let summary = json!([{ "policy": HOSTILE, "cells": 4, "hits_over_lru_geometric_mean": 1.234, "cells_better": 3,
         "cells_worse": 1, "hits_over_opt_mean": null,
         "worst": { "trace": HOSTILE, "capacity": 10, "hits_over_lru": 0.987 } }]);
-    json!({ "summary": summary, "traces": [{
+    json!({ "summary": summary, "overlap_summary": summary, "traces": [{
         "trace": trace(), "cells": cells, "overlap": [overlap], "two_tiers": [two_tiers], "curves": [curve],
     }] })
 }

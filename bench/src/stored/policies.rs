@@ -12,6 +12,9 @@ pub struct PoliciesResults {
     /// Policies over all traces, if that was worked out.
     #[serde(default)]
     pub summary: Vec<SummaryRow>,
+    /// The same of requests that overlap.
+    #[serde(default)]
+    pub overlap_summary: Vec<SummaryRow>,
 }
 
 /// A policy against LRU and the optimum, over all cells.

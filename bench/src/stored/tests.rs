@@ -117,6 +117,8 @@ fn counts_that_contradict_each_other_are_refused() {
         two_tiers: Vec::new(),
         curves: Vec::new(),
     };
-    let error = PoliciesResults { traces: vec![on_trace], summary: Vec::new() }.check().unwrap_err();
+    let error = PoliciesResults { traces: vec![on_trace], summary: Vec::new(), overlap_summary: Vec::new() }
+        .check()
+        .unwrap_err();
     assert_eq!(error, "traces[0].cells[0].hits: 3 of 2 accesses");
 }

@@ -56,11 +56,13 @@ impl Bars<'_> {
         draw(size, self.title, |area| {
             let axes = (Axis::groups(&self.groups), Axis::from_zero(highest));
             let mut chart = chart(area, axes, ("", self.y_label), false)?;
-            let width = FILLED / self.series.len().max(1) as f64;
+            // A single bar a group would be a wall.
+            let num_series = self.series.len() as f64;
+            let width = FILLED / num_series.max(2.0);
             for (number, series) in self.series.iter().enumerate() {
                 for (group, bar) in series.bars.iter().enumerate() {
                     let Some(bar) = bar else { continue };
-                    let left = group as f64 + (1.0 - FILLED) / 2.0 + number as f64 * width;
+                    let left = group as f64 + 0.5 + (number as f64 - num_series / 2.0) * width;
                     let right = left + width * 0.92;
                     let corners = [(left, 0.0), (right, bar.spread.median)];
                     chart.draw_series([Rectangle::new(corners, series.colour.filled())])?;

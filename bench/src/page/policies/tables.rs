@@ -25,8 +25,8 @@ pub(super) fn of_trace(on_trace: &PoliciesTrace) -> Markup {
     }
 }
 
-/// All traces and capacities.
-pub(super) fn summary(rows: &[SummaryRow]) -> Markup {
+/// Policies over all traces and capacities; nothing if there is no row.
+pub(super) fn summary(caption: &str, rows: &[SummaryRow]) -> Markup {
     const HEADER: [&str; 7] = [
         "policy",
         "cells",
@@ -50,7 +50,8 @@ pub(super) fn summary(rows: &[SummaryRow]) -> Markup {
             Cell::maybe(row.hits_over_opt_mean, 3),
         ]
     };
-    table("all traces and capacities, by hits", true, &HEADER, &rows.iter().map(row).collect::<Vec<_>>())
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    html! { @if !rows.is_empty() { (table(caption, true, &HEADER, &rows)) } }
 }
 
 const HEADER: [&str; 11] = [
