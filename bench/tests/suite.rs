@@ -2,8 +2,9 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -76,6 +77,29 @@ fn all_ends_with_the_status_of_the_worst_bench() {
     check_parts(&text, &["replay-smoke.json is no JSON", "could not be run: replay", "==== kvo-bench micro"]);
     let text = check(dir.path(), &["all", "--smoke", "--dir", "no/such"], 2);
     check_parts(&text, &["could not be run: replay, nvme"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn after_ctrl_c_all_begins_no_other_bench() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kvo-bench"))
+        .args(["all", "--quick", "--report"])
+        .env("KVO_BENCH_OUT", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    // The line that names the first bench, which takes far longer than a signal, follows an empty one.
+    for _ in 0..2 {
+        stdout.read_line(&mut String::new()).unwrap();
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(rest.contains("not begun") && !rest.contains("==== kvo-bench micro"), "{rest}");
+    assert!(!dir.path().join("report.html").exists());
 }
 
 #[test]

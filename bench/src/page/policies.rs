@@ -5,9 +5,7 @@ mod tables;
 use maud::{Markup, html};
 
 use super::plot::{Axis, Bar, BarSeries, Bars, Line, Lines, Swatch, colour_of, figure, legend};
-use crate::{
-    OverlapCell, PoliciesCell, PoliciesCurve, PoliciesResults, PoliciesTrace, Spread, Stored, TwoTiersCell,
-};
+use crate::{OverlapCell, PoliciesCell, PoliciesCurve, PoliciesResults, PoliciesTrace, Spread, Stored};
 
 const SIZE: (u32, u32) = (540, 340);
 const CEILING: &str = "opt";
@@ -36,13 +34,8 @@ struct Contenders<'a> {
 impl<'a> Contenders<'a> {
     /// In the order of the cells, and the optimum last.
     fn of(on_trace: &'a PoliciesTrace) -> Self {
-        let mut names: Vec<&str> = Vec::new();
         let curves = on_trace.curves.iter().map(|curve| curve.policy.as_str());
-        for name in on_trace.cells.iter().map(|cell| cell.policy.as_str()).chain(curves) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let mut names = distinct(on_trace.cells.iter().map(|cell| cell.policy.as_str()).chain(curves));
         names.sort_by_key(|name| *name == CEILING);
         Self { names }
     }
@@ -105,7 +98,7 @@ fn of_trace(on_trace: &PoliciesTrace) -> anyhow::Result<Markup> {
         (contenders.legend()?)
         div class="plots wide" {
             @for plot in plots { (plot) }
-            @if !on_trace.two_tiers.is_empty() { (two_tiers_plot(&contenders, on_trace)?) }
+            @for plot in two_tiers_plots(&contenders, on_trace)? { (plot) }
         }
         (tables::of_trace(on_trace))
     })
@@ -130,12 +123,7 @@ fn share_of_opt(on_trace: &PoliciesTrace, cell: &PoliciesCell) -> Option<f64> {
 
 /// Overlapping requests: a plot for each way to deal with offers that are refused.
 fn overlap_plots(contenders: &Contenders<'_>, cells: &[OverlapCell]) -> Vec<(String, Vec<Line>)> {
-    let mut ways: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !ways.contains(&cell.refused.as_str()) {
-            ways.push(&cell.refused);
-        }
-    }
+    let ways = distinct(cells.iter().map(|cell| cell.refused.as_str()));
     let plot = |way: &&str| {
         let of_way = cells.iter().filter(|cell| cell.refused == **way);
         let points =
@@ -168,35 +156,46 @@ fn curve_lines(contenders: &Contenders<'_>, curves: &[PoliciesCurve]) -> Vec<Lin
         .collect()
 }
 
-/// Hits of both tiers together, by sizes and fill.
-fn two_tiers_plot(contenders: &Contenders<'_>, on_trace: &PoliciesTrace) -> anyhow::Result<Markup> {
-    let group = |cell: &TwoTiersCell| format!("{}+{} {}", cell.gpu_capacity, cell.cpu_capacity, cell.fill);
-    let mut groups: Vec<String> = Vec::new();
-    for cell in &on_trace.two_tiers {
-        if !groups.contains(&group(cell)) {
-            groups.push(group(cell));
+/// Hits of both tiers together: a plot for each pair of sizes, by fill.
+fn two_tiers_plots(contenders: &Contenders<'_>, on_trace: &PoliciesTrace) -> anyhow::Result<Vec<Markup>> {
+    let cells = &on_trace.two_tiers;
+    let sizes = distinct(cells.iter().map(|cell| (cell.gpu_capacity, cell.cpu_capacity)));
+    let plot = |(gpu, cpu): (u64, u64)| {
+        let of_size =
+            || cells.iter().filter(move |cell| (cell.gpu_capacity, cell.cpu_capacity) == (gpu, cpu));
+        let fills = distinct(of_size().map(|cell| cell.fill.as_str()));
+        let bar = |name: &str, fill: &str| {
+            let cell = of_size().find(|cell| cell.policy == name && cell.fill == fill)?;
+            let hits = percent(cell.gpu_hits + cell.cpu_hits, cell.accesses);
+            Some(Bar { spread: Spread { first: hits, median: hits, third: hits }, target: None })
+        };
+        let series = contenders.names.iter().filter_map(|name| {
+            let bars: Vec<_> = fills.iter().map(|fill| bar(name, fill)).collect();
+            let colour = colour_of(contenders.number(name)?);
+            bars.iter().any(Option::is_some).then_some(BarSeries { colour, bars })
+        });
+        let caption = format!("{cpu} chunks below {gpu} GPU blocks of LRU: hits of both, % of blocks");
+        let bars = Bars {
+            title: &format!("{}: {caption}, by fill, simulated", on_trace.trace.name),
+            y_label: "%",
+            series: series.collect(),
+            groups: fills.iter().map(|fill| (*fill).to_owned()).collect(),
+            reference: None,
+        };
+        Ok(figure(&caption, &bars.draw(SIZE)?))
+    };
+    sizes.into_iter().map(plot).collect()
+}
+
+/// Each of some things once, in the order in which it comes first.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
         }
     }
-    let bar = |name: &str, in_group: &String| {
-        let is_it = |cell: &&TwoTiersCell| cell.policy == name && group(cell) == *in_group;
-        let cell = on_trace.two_tiers.iter().find(is_it)?;
-        let hits = percent(cell.gpu_hits + cell.cpu_hits, cell.accesses);
-        Some(Bar { spread: Spread { first: hits, median: hits, third: hits }, target: None })
-    };
-    let series = contenders.names.iter().filter_map(|name| {
-        let bars: Vec<_> = groups.iter().map(|group| bar(name, group)).collect();
-        let colour = colour_of(contenders.number(name)?);
-        bars.iter().any(Option::is_some).then_some(BarSeries { colour, bars })
-    });
-    let caption = "Below an LRU tier of the GPU: hits of both, % of blocks";
-    let bars = Bars {
-        title: &format!("{}: {caption}, by sizes and fill, simulated", on_trace.trace.name),
-        y_label: "% of blocks",
-        series: series.collect(),
-        groups,
-        reference: None,
-    };
-    Ok(figure(caption, &bars.draw(SIZE)?))
+    found
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

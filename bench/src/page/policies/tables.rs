@@ -27,15 +27,8 @@ pub(super) fn of_trace(on_trace: &PoliciesTrace) -> Markup {
 
 /// Policies over all traces and capacities; nothing if there is no row.
 pub(super) fn summary(caption: &str, rows: &[SummaryRow]) -> Markup {
-    const HEADER: [&str; 7] = [
-        "policy",
-        "cells",
-        "hits over LRU's, geometric mean",
-        "worst cell",
-        "cells better",
-        "cells worse",
-        "hits over opt's, mean",
-    ];
+    const HEADER: [&str; 7] =
+        ["policy", "cells", "over lru, geo. mean", "worst cell", "better", "worse", "over opt, mean"];
     let row = |row: &SummaryRow| {
         let worst = row.worst.as_ref().map_or_else(String::new, |worst| {
             format!("{:.3} ({}, {})", worst.hits_over_lru, worst.trace, worst.capacity)
