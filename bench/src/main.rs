@@ -22,8 +22,9 @@ use after::AfterArgs;
 /// Measurements of kvo. Each command prints a table and leaves the same figures in target/bench/COMMAND.json, or in
 /// the directory that the environment variable `KVO_BENCH_OUT` names.
 ///
-/// Exit status: 0 if all is well, 1 if a check failed or something got slower than the baseline, 2 if the command could
-/// not be run as asked, 130 if it was stopped by Ctrl-C, after printing what it had.
+/// Exit status: 0 if all is well, 1 if a check failed, something got slower than the baseline, or a file of results
+/// cannot be shown in the report, 2 if the command could not be run as asked, 130 if it was stopped by Ctrl-C, after
+/// printing what it had.
 #[derive(Debug, Parser)]
 #[command(name = "kvo-bench", version)]
 struct Cli {

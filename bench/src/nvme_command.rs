@@ -1,6 +1,9 @@
 //! `kvo-bench nvme`: the store beside plain I/O.
 
-use std::io::{Write, stdout};
+use std::{
+    io::{Write, stdout},
+    path::Path,
+};
 
 use anyhow::Context;
 use clap::Args;
@@ -9,7 +12,7 @@ use kvo_bench::{
     Interrupt, Report, Spread,
     micro::Preset,
     new_table, number_cell,
-    nvme::{NvmeBenchOptions, NvmeCaseResult, allows_direct_io, file_system_of, run_nvme_case},
+    nvme::{NvmeBenchOptions, NvmeCaseResult, NvmePlan, allows_direct_io, file_system_of, run_nvme_case},
     progress_bar,
 };
 use serde::Serialize;
@@ -59,50 +62,27 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     let file_system = file_system_of(dir.path());
     let limit_is_direct = allows_direct_io(dir.path())
         .with_context(|| format!("cannot make a file in {}", dir.path().display()))?;
+    announce(&mut out, file_system.as_deref(), limit_is_direct)?;
+    let cases = run_cases(dir.path(), &plan, limit_is_direct, interrupt)?;
+
+    let sum = |count: fn(&NvmeCaseResult) -> u64| cases.iter().map(count).sum::<u64>();
+    let (verified_bytes, mismatches) = (sum(|case| case.verified_bytes), sum(|case| case.mismatches));
+    writeln!(out, "{}", table(&cases))?;
     writeln!(
         out,
-        "on {}; the store goes through the page cache, which is synced after each write and dropped before each read; \
-         the plain I/O beside it {}",
-        file_system.as_deref().unwrap_or("an unknown file system"),
-        if limit_is_direct {
-            "goes around it (O_DIRECT)"
-        } else {
-            "does the same, for the file system has no O_DIRECT"
-        }
+        "{} MiB that were read compared byte by byte, {mismatches} chunks differ",
+        verified_bytes >> 20
     )?;
-    if file_system.as_deref() == Some("tmpfs") {
-        writeln!(out, "WARNING: tmpfs is memory: these are no figures of a device; name another with --dir")?;
-    }
-
-    let rounds = plan.cases.len() as u64 * (u64::from(plan.rounds) + 1);
-    let progress = progress_bar(rounds, "rounds");
-    let mut cases = Vec::new();
-    for &case in plan.cases.iter().take_while(|_| !interrupt.is_set()) {
-        let both = run_nvme_case(dir.path(), &plan, case, limit_is_direct, interrupt, || progress.inc(1))
-            .with_context(|| format!("chunks of {} bytes at depth {}", case.0, case.1))?;
-        cases.extend(both.into_iter().filter(|result| !result.store_mb_per_s.is_empty()));
-    }
-    progress.finish_and_clear();
-
-    writeln!(out, "{}", table(&cases))?;
-    let sum = |count: fn(&NvmeCaseResult) -> u64| cases.iter().map(count).sum::<u64>();
     let results = Results {
         preset: plan.preset,
         file_system,
         limit_is_direct,
         bytes_per_round: plan.round_bytes,
-        verified_bytes: sum(|case| case.verified_bytes),
-        mismatches: sum(|case| case.mismatches),
+        verified_bytes,
+        mismatches,
         cases: &cases,
     };
-    writeln!(
-        out,
-        "{} MiB that were read compared byte by byte, {} chunks differ",
-        results.verified_bytes >> 20,
-        results.mismatches
-    )?;
     let complete = !interrupt.is_set();
-    let mismatches = results.mismatches;
     let file = Report::new(results, complete).write(args.report_name())?;
     writeln!(out, "as JSON: {}", file.display())?;
     if mismatches > 0 {
@@ -110,6 +90,44 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
         return Ok(Outcome::Failed);
     }
     Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
+}
+
+/// What is measured, and on what.
+fn announce(out: &mut impl Write, file_system: Option<&str>, limit_is_direct: bool) -> anyhow::Result<()> {
+    let plain = if limit_is_direct {
+        "goes around it (O_DIRECT)"
+    } else {
+        "does the same, for the file system has no O_DIRECT"
+    };
+    writeln!(
+        out,
+        "on {}; the store goes through the page cache, which is synced after each write and dropped before each read; \
+         the plain I/O beside it {plain}",
+        file_system.unwrap_or("an unknown file system"),
+    )?;
+    if file_system == Some("tmpfs") {
+        writeln!(out, "WARNING: tmpfs is memory: these are no figures of a device; name another with --dir")?;
+    }
+    Ok(())
+}
+
+/// Every case, or those of which a round was run before it was interrupted.
+fn run_cases(
+    dir: &Path,
+    plan: &NvmePlan,
+    limit_is_direct: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<NvmeCaseResult>> {
+    let rounds = plan.cases.len() as u64 * (u64::from(plan.rounds) + 1);
+    let progress = progress_bar(rounds, "rounds");
+    let mut cases = Vec::new();
+    for &case in plan.cases.iter().take_while(|_| !interrupt.is_set()) {
+        let both = run_nvme_case(dir, plan, case, limit_is_direct, interrupt, || progress.inc(1))
+            .with_context(|| format!("chunks of {} bytes at depth {}", case.0, case.1))?;
+        cases.extend(both.into_iter().filter(|result| !result.store_mb_per_s.is_empty()));
+    }
+    progress.finish_and_clear();
+    Ok(cases)
 }
 
 fn table(cases: &[NvmeCaseResult]) -> Table {

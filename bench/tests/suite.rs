@@ -82,19 +82,25 @@ fn all_ends_with_the_status_of_the_worst_bench() {
 #[cfg(unix)]
 #[test]
 fn after_ctrl_c_all_begins_no_other_bench() {
+    use std::os::unix::process::CommandExt;
+
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvo-bench"))
         .args(["all", "--quick", "--report"])
         .env("KVO_BENCH_OUT", dir.path())
         .stdout(Stdio::piped())
+        // As a shell does, so that the signal is for both: a terminal sends it to all that run in it.
+        .process_group(0)
         .spawn()
         .unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    // The line that names the first bench, which takes far longer than a signal, follows an empty one.
+    // The line that names the first bench follows an empty one.
     for _ in 0..2 {
         stdout.read_line(&mut String::new()).unwrap();
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill").args(["-INT", "--", &format!("-{}", child.id())]).status().unwrap().success()
+    );
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{StoredResults, check_rounds};
+use super::{StoredResults, check_amount, check_rounds};
 
 /// The store beside plain I/O.
 #[derive(Clone, Debug, Deserialize)]
@@ -56,6 +56,7 @@ impl StoredResults for NvmeResults {
             let field = format!("cases[{at}]");
             check_rounds(&format!("{field}.store_mb_per_s"), &case.store_mb_per_s)?;
             check_rounds(&format!("{field}.limit_mb_per_s"), &case.limit_mb_per_s)?;
+            check_amount(&format!("{field}.device_percent"), case.device_percent.unwrap_or_default())?;
             if case.store_mb_per_s.len() != case.limit_mb_per_s.len() {
                 return Err(format!("{field}.limit_mb_per_s: has not as many rounds as the store"));
             }

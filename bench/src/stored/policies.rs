@@ -214,8 +214,10 @@ impl PoliciesTrace {
             check_capacity(&field, cell.capacity)?;
         }
         for (at, cell) in self.two_tiers.iter().enumerate() {
-            let hits = cell.gpu_hits.saturating_add(cell.cpu_hits);
-            check_hits(&format!("{field}.two_tiers[{at}]"), "gpu_hits", hits, cell.accesses)?;
+            let field = format!("{field}.two_tiers[{at}]");
+            check_hits(&field, "gpu_hits", cell.gpu_hits, cell.accesses)?;
+            // What is left cannot overflow.
+            check_hits(&field, "cpu_hits", cell.cpu_hits, cell.accesses - cell.gpu_hits)?;
         }
         for (at, curve) in self.curves.iter().enumerate() {
             for (point_at, point) in curve.points.iter().enumerate() {

@@ -117,8 +117,20 @@ fn counts_that_contradict_each_other_are_refused() {
         two_tiers: Vec::new(),
         curves: Vec::new(),
     };
-    let error = PoliciesResults { traces: vec![on_trace], summary: Vec::new(), overlap_summary: Vec::new() }
-        .check()
-        .unwrap_err();
+    let two_tiers = json!({ "policy": "lru", "fill": "victim", "gpu_capacity": 1, "cpu_capacity": 1, "requests": 1,
+        "accesses": u64::MAX, "gpu_hits": u64::MAX, "cpu_hits": 1, "cpu_inserts": 0, "cpu_evictions": 0 });
+    let below = PoliciesTrace {
+        cells: Vec::new(),
+        two_tiers: vec![serde_json::from_value(two_tiers).unwrap()],
+        ..on_trace.clone()
+    };
+    let results = |on_trace| PoliciesResults {
+        traces: vec![on_trace],
+        summary: Vec::new(),
+        overlap_summary: Vec::new(),
+    };
+    let error = results(below).check().unwrap_err();
+    assert_eq!(error, "traces[0].two_tiers[0].cpu_hits: 1 of 0 accesses");
+    let error = results(on_trace).check().unwrap_err();
     assert_eq!(error, "traces[0].cells[0].hits: 3 of 2 accesses");
 }
