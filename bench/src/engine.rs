@@ -35,7 +35,7 @@ use kvo_tiering::{TieringManager, TieringOptions};
 pub use self::stats::{EdgeSummary, ReplayStats, StepSummary, TierHits};
 use self::{gpu_cache::GpuCache, pattern::Pattern, shared_store::SharedStore, stats::StepTimes};
 
-use crate::{TraceRequest, key};
+use crate::{TraceRequest, bytes, key};
 
 /// How long a copy or a tier may take before the run gives up.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -236,7 +236,7 @@ impl ReplayEngine {
             }
             self.pattern.read_block(*id, memory, &mut self.block)?;
             self.stats.blocks_compared += 1;
-            self.stats.mismatches += u64::from(!Pattern::holds(key, &self.block));
+            self.stats.mismatches += u64::from(!bytes::holds(key, &self.block));
         }
         Ok(())
     }

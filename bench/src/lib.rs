@@ -15,6 +15,7 @@
 //! - [`run_overlap`] and [`run_two_tiers`] model what model R leaves out: requests that overlap, and a GPU tier above.
 //!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
+//! - [`nvme`] times the NVMe store beside plain I/O.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
 //! # Example
@@ -36,6 +37,8 @@
 
 #![forbid(unsafe_code)]
 
+mod baseline;
+mod bytes;
 mod capacity;
 mod cells;
 mod contender;
@@ -47,13 +50,17 @@ mod interrupt;
 pub mod micro;
 mod model_r;
 mod named;
+pub mod nvme;
 mod opt;
 mod overlap;
+mod page;
 mod parallel;
 mod policy_tier;
 mod progress;
 mod report;
 mod sample;
+mod spread;
+mod stored;
 mod stranded;
 mod summary;
 mod table;
@@ -61,6 +68,9 @@ mod trace;
 mod two_tiers;
 
 pub use crate::{
+    baseline::{
+        Better, Comparison, Figures, NamedFigure, ROUNDS_MIN, Row, SLOWER_FACTOR, Value, Verdict, compare,
+    },
     capacity::{Capacity, CapacityError},
     cells::{run_cell, run_cells},
     contender::{Contender, ContenderError, ContenderList},
@@ -71,13 +81,21 @@ pub use crate::{
     model_r::{ModelError, PolicyResult, key, run_model_r},
     opt::run_opt,
     overlap::{OverlapResult, Refused, ServiceTime, VirtualTime, VirtualTimeError, run_overlap},
+    page::{Page, write_page},
     parallel::{Ticker, run_parallel},
     progress::progress_bar,
-    report::{Commit, Machine, Report},
+    report::{Commit, Machine, REPORT_FORMAT, Report, results_dir},
     sample::{BlockSample, SampleRate, SampleRateError},
+    spread::Spread,
+    stored::{
+        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, OverlapCell, PoliciesCell,
+        PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults,
+        ReplaySteps, Share, Stored, StoredError, StoredResults, StoredTrace, SummaryRow, SummaryWorst,
+        TwoTiersCell,
+    },
     stranded::Stranded,
     summary::{CellHits, PolicySummary, WorstCell, summarise},
-    table::{new_table, number_cell},
+    table::{new_table, number_cell, short_count},
     trace::{
         LineError, ReadOptions, SYNTH_BLOCK_TOKENS, TimeUnit, Trace, TraceError, TraceRequest, TraceSource,
         kvo_synth, read_trace,

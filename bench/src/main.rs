@@ -1,34 +1,48 @@
-//! `kvo-bench`: replays traces through kvo, compares eviction policies on them, and times the calls of a manager.
+//! `kvo-bench`: replays traces through kvo, compares eviction policies on them, and times the calls of a
+//! manager and the store's I/O.
 
 #![forbid(unsafe_code)]
 
+mod after;
+mod all;
 mod args;
 mod micro_command;
+mod nvme_command;
 mod policies;
 mod replay;
 
 use std::{io, process::ExitCode};
 
+use anyhow::bail;
 use clap::{Parser, Subcommand};
 use kvo_bench::{INTERRUPTED_STATUS, Interrupt};
+
+use after::AfterArgs;
 
 /// Measurements of kvo. Each command prints a table and leaves the same figures in target/bench/COMMAND.json, or in
 /// the directory that the environment variable `KVO_BENCH_OUT` names.
 ///
-/// Exit status: 0 if all is well, 1 if a check failed, 2 if the command could not be run as asked, 130 if it was
-/// stopped by Ctrl-C, after printing what it had.
+/// Exit status: 0 if all is well, 1 if a check failed, something got slower than the baseline, or a file of results
+/// cannot be shown in the report, 2 if the command could not be run as asked, 130 if it was stopped by Ctrl-C, after
+/// printing what it had.
 #[derive(Debug, Parser)]
 #[command(name = "kvo-bench", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    after: AfterArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(replay::ReplayArgs),
-    Micro(micro_command::MicroArgs),
     Policies(policies::PoliciesArgs),
+    Micro(micro_command::MicroArgs),
+    Nvme(nvme_command::NvmeArgs),
+    All(all::AllArgs),
+    /// Only writes the page of `--report`, of the results that there are
+    Report,
 }
 
 /// How a command ended that could be run.
@@ -44,7 +58,7 @@ enum Outcome {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli.command) {
+    match run(&cli) {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED_STATUS),
@@ -61,11 +75,47 @@ fn is_closed_output(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run(command: &Command) -> anyhow::Result<Outcome> {
+fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::on_ctrl_c()?;
-    match command {
+    // A baseline that cannot be read is told before the run, and read before the run may replace it.
+    let before = match &cli.command {
+        Command::All(_) => None,
+        Command::Report if cli.after.baseline.is_some() => {
+            bail!("--baseline: report runs nothing to compare")
+        }
+        Command::Report => return after::write_report(),
+        other => cli.after.read_baseline(other.report_name())?,
+    };
+    let mut outcome = match &cli.command {
         Command::Replay(args) => replay::run(args, &interrupt),
-        Command::Micro(args) => micro_command::run(args, &interrupt),
         Command::Policies(args) => policies::run(args, &interrupt),
+        Command::Micro(args) => micro_command::run(args, &interrupt),
+        Command::Nvme(args) => nvme_command::run(args, &interrupt),
+        Command::All(args) => all::run(args, &cli.after, &interrupt),
+        Command::Report => Ok(Outcome::Passed),
+    }?;
+    if outcome == Outcome::Passed
+        && let Some(before) = before
+        && before.compare(cli.command.report_name())?
+    {
+        outcome = Outcome::Failed;
+    }
+    if cli.after.report && outcome != Outcome::Interrupted && after::write_report()? == Outcome::Failed {
+        outcome = Outcome::Failed;
+    }
+    Ok(outcome)
+}
+
+impl Command {
+    /// What its file of results is called.
+    fn report_name(&self) -> &'static str {
+        match self {
+            Self::Replay(args) => args.report_name(),
+            Self::Policies(args) => args.report_name(),
+            Self::Micro(args) => args.report_name(),
+            Self::Nvme(args) => args.report_name(),
+            Self::All(_) => "all",
+            Self::Report => "report",
+        }
     }
 }

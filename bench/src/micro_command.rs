@@ -24,8 +24,8 @@ use crate::Outcome;
 /// Costs of the CPU tier's calls, in nanoseconds a chunk, beside their targets and the bare memory accesses.
 ///
 /// Requests of 256 keys with well-mixed digests, slots in shuffled order, a full tier that has turned over; medians of
-/// interleaved rounds by this thread's CPU time. docs/BENCHMARKS.md says what each job does. The cold jobs are timed by the wall clock, each call alone after
-/// 96 MiB were walked. A target that is missed is shown, and fails nothing.
+/// interleaved rounds by this thread's CPU time. docs/BENCHMARKS.md says what each job does. The cold jobs are timed by
+/// the wall clock, each call alone after 96 MiB were walked. A target that is missed is shown, and fails nothing.
 #[derive(Debug, Args)]
 pub(crate) struct MicroArgs {
     #[command(flatten)]
@@ -38,6 +38,13 @@ pub(crate) struct MicroArgs {
 struct Results<'a> {
     preset: Preset,
     sizes: &'a [SuiteResults],
+}
+
+impl MicroArgs {
+    /// What its file of results is called.
+    pub(crate) fn report_name(&self) -> &'static str {
+        if self.options.preset() == Preset::Smoke { "micro-smoke" } else { "micro" }
+    }
 }
 
 pub(crate) fn run(args: &MicroArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
@@ -83,8 +90,7 @@ pub(crate) fn run(args: &MicroArgs, interrupt: &Interrupt) -> anyhow::Result<Out
     print_figures(&mut out, &results, None)?;
     print_subjects(&mut out, &results)?;
     let complete = !interrupt.is_set();
-    let name = if preset == Preset::Smoke { "micro-smoke" } else { "micro" };
-    let file = Report::new(Results { preset, sizes: &results }, complete).write(name)?;
+    let file = Report::new(Results { preset, sizes: &results }, complete).write(args.report_name())?;
     writeln!(out, "as JSON: {}", file.display())?;
     Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
 }

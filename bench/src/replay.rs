@@ -12,8 +12,8 @@ use clap::{Args, value_parser};
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
 use kvo_bench::{
-    Interrupt, ReplayEngine, ReplayOptions, ReplayStats, Report, TierHits, Trace, new_table, number_cell,
-    progress_bar,
+    Interrupt, ReplayEngine, ReplayOptions, ReplayStats, Report, TierHits, Trace, kvo_synth, new_table,
+    number_cell, progress_bar,
 };
 use kvo_policies::PolicyKind;
 use serde::Serialize;
@@ -52,8 +52,18 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "DIR")]
     nvme_dir: Option<PathBuf>,
     /// A short run against rot: 400 generated requests and small blocks; the figures mean nothing
-    #[arg(long, conflicts_with_all = ["trace", "gpu_blocks", "cpu_chunks", "nvme_chunks", "block_bytes"])]
+    #[arg(
+        long,
+        group = "preset",
+        conflicts_with_all = ["trace", "gpu_blocks", "cpu_chunks", "nvme_chunks", "block_bytes"]
+    )]
     smoke: bool,
+    /// The default: 4000 generated requests
+    #[arg(long, group = "preset", conflicts_with = "trace")]
+    quick: bool,
+    /// 20000 generated requests
+    #[arg(long, group = "preset", conflicts_with = "trace")]
+    full: bool,
     /// Flip one bit in the block that is compared under this number, to see that the check finds it
     #[arg(long, value_name = "N", hide = true)]
     flip_bit_in_block: Option<u64>,
@@ -76,9 +86,20 @@ struct Results<'a> {
     stats: &'a ReplayStats,
 }
 
+impl ReplayArgs {
+    /// What its file of results is called.
+    pub(crate) fn report_name(&self) -> &'static str {
+        if self.smoke { "replay-smoke" } else { "replay" }
+    }
+}
+
 pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let trace = if args.smoke { kvo_bench::kvo_synth(400, 7) } else { args.trace.load()? };
+    let trace = match (args.smoke, args.full) {
+        (true, _) => kvo_synth(400, 7),
+        (_, true) => kvo_synth(20_000, 42),
+        _ => args.trace.load()?,
+    };
     let summary = TraceSummary::of(&trace);
     writeln!(out, "{summary}")?;
     let options = options(args, &trace);
@@ -123,7 +144,7 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
         stats: &stats,
     };
     print(&mut out, &results)?;
-    let file = Report::new(&results, complete).write(if args.smoke { "replay-smoke" } else { "replay" })?;
+    let file = Report::new(&results, complete).write(args.report_name())?;
     writeln!(out, "as JSON: {}", file.display())?;
     if stats.mismatches > 0 {
         writeln!(out, "FAILED: {} of {} compared blocks differ", stats.mismatches, stats.blocks_compared)?;

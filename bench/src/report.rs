@@ -5,9 +5,16 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     thread,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// The form of the files. It goes up when whoever reads the old form would misread the new one.
+pub const REPORT_FORMAT: u32 = 1;
+
+/// What is added to a command's name for the file of a smoke run.
+pub(crate) const SMOKE_SUFFIX: &str = "-smoke";
 
 /// What a run leaves in `target/bench/`.
 #[derive(Clone, Debug, Serialize)]
@@ -20,14 +27,25 @@ pub struct Report<T> {
     pub commit: Commit,
     /// Where.
     pub machine: Machine,
+    /// When it ended, in seconds since 1970.
+    pub unix_seconds: u64,
     /// Whether the run ended by itself; if not, the results are of its first part.
     pub complete: bool,
     /// The figures.
     pub results: T,
 }
 
+/// A report with what the name of its file says, for whoever reads it back.
+#[derive(Serialize)]
+struct OnDisk<'a, T> {
+    format: u32,
+    command: &'a str,
+    #[serde(flatten)]
+    report: &'a Report<T>,
+}
+
 /// The state of the sources.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
     /// The hash; none outside a git checkout.
     pub hash: Option<String>,
@@ -36,7 +54,7 @@ pub struct Commit {
 }
 
 /// The machine that ran it. What the system does not say is none.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: Option<String>,
@@ -58,22 +76,22 @@ impl<T: Serialize> Report<T> {
             profile: if cfg!(debug_assertions) { "dev" } else { "release" },
             commit: Commit::of(workspace()),
             machine: Machine::this(),
+            unix_seconds: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since_epoch| since_epoch.as_secs()),
             complete,
             results,
         }
     }
 
-    /// Writes it to `NAME.json`, in place of an older one, and returns the path.
-    ///
-    /// The directory is `target/bench` of the workspace, or the one that the environment's `KVO_BENCH_OUT` names.
+    /// Writes it to `NAME.json` in [`results_dir`], in place of an older one, and returns the path. `name` is the
+    /// command's, with `-smoke` behind it for a run whose figures mean nothing.
     ///
     /// # Errors
     ///
     /// If the file cannot be written; the error names it.
     pub fn write(&self, name: &str) -> io::Result<PathBuf> {
-        let dir =
-            env::var_os("KVO_BENCH_OUT").map_or_else(|| workspace().join("target/bench"), PathBuf::from);
-        self.write_to(&dir, name)
+        self.write_to(&results_dir(), name)
     }
 
     fn write_to(&self, dir: &Path, name: &str) -> io::Result<PathBuf> {
@@ -81,7 +99,9 @@ impl<T: Serialize> Report<T> {
         let failed = |error: io::Error| {
             io::Error::new(error.kind(), format!("cannot write results to {}: {error}", path.display()))
         };
-        let mut json = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        let command = name.strip_suffix(SMOKE_SUFFIX).unwrap_or(name);
+        let on_disk = OnDisk { format: REPORT_FORMAT, command, report: self };
+        let mut json = serde_json::to_vec_pretty(&on_disk).map_err(|error| failed(error.into()))?;
         json.push(b'\n');
         fs::create_dir_all(dir).map_err(failed)?;
         fs::write(&path, json).map_err(failed)?;
@@ -122,6 +142,11 @@ impl Machine {
     }
 }
 
+/// Where the results go: `target/bench` of the workspace, or what the environment's `KVO_BENCH_OUT` names.
+pub fn results_dir() -> PathBuf {
+    env::var_os("KVO_BENCH_OUT").map_or_else(|| workspace().join("target/bench"), PathBuf::from)
+}
+
 /// The directory of the sources that this was built from.
 fn workspace() -> &'static Path {
     let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -139,7 +164,9 @@ mod tests {
         assert_eq!(path, dir.path().join("numbers.json"));
         let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["results"], serde_json::json!([1, 2]));
-        assert_eq!(json["complete"], false);
+        assert_eq!((&json["complete"], &json["format"]), (&false.into(), &REPORT_FORMAT.into()));
+        assert_eq!(json["command"], "numbers");
+        assert!(json["unix_seconds"].as_u64().unwrap() > 1_700_000_000);
         assert!(json["machine"]["threads"].as_u64().unwrap() >= 1);
         assert!(json["arguments"].is_array() && json["commit"].is_object());
     }

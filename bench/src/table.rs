@@ -14,3 +14,12 @@ pub fn new_table<const N: usize>(header: [&str; N]) -> Table {
 pub fn number_cell(number: impl Into<Cell>) -> Cell {
     number.into().set_alignment(CellAlignment::Right)
 }
+
+/// A count as `--sizes` has it: 10k, 8M.
+pub fn short_count(count: u64) -> String {
+    match count {
+        1.. if count.is_multiple_of(1_000_000) => format!("{}M", count / 1_000_000),
+        1.. if count.is_multiple_of(1000) => format!("{}k", count / 1000),
+        _ => count.to_string(),
+    }
+}

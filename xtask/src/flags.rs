@@ -8,8 +8,11 @@ use crate::counts::Mode;
 pub(crate) const HELP: &str = "\
 cargo xtask TASK
 
-  bench [ARGUMENTS]  Runs kvo-bench, built for release. Without arguments: replay of synth:4000:42.
-                     `cargo xtask bench help` lists its commands, `... replay --help` a command's flags.
+  bench [replay|policies|micro|nvme|all] [--smoke|--quick|--full] [--baseline FILE] [--report] [MORE]
+                     Runs kvo-bench, built for release. Without a command: replay of synth:4000:42.
+                     `cargo xtask bench help` lists the commands, `... replay --help` a command's flags.
+                     `--baseline FILE` compares with the JSON of an earlier run, and fails if it was faster.
+                     `--report` writes one HTML page of all results; `cargo xtask bench report` does only that.
                      `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
