@@ -49,7 +49,6 @@
 //! The semantics of lookups, pins and request-scoped recency follow vLLM 0.33's `v1/kv_offload`, whose recorded
 //! behaviour the managers reproduce; job tokens, typed outcomes and fences are kvo's own.
 
-// Unsafe is in `tables`: two hints, to the processor and to the kernel, that change nothing.
 #![deny(unsafe_code)]
 
 mod clock;
@@ -65,6 +64,7 @@ mod memory;
 mod outcome;
 mod request;
 mod stats;
+#[expect(unsafe_code, reason = "it gives two hints, to the processor and to the kernel, that change nothing")]
 mod tables;
 mod tier;
 

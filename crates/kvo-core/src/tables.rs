@@ -36,7 +36,6 @@ fn advise_huge_pages<T>(table: &mut Vec<T>) {
     let first = room.as_mut_ptr().cast::<u8>().wrapping_add(skipped);
     // SAFETY: `first` and `whole` are within `room`, which `table` has allocated and which is borrowed until the call
     // has returned. This advice changes neither what memory holds nor what may be done with it.
-    #[expect(unsafe_code, reason = "the call cannot know that its range is ours")]
     let _ = unsafe { madvise(first.cast(), whole, Advice::LinuxHugepage) };
 }
 
@@ -51,7 +50,6 @@ pub fn prefetch<T>(value: &T) {
         let at: *const T = value;
         // SAFETY: a prefetch accesses no memory that the program can tell, whatever the address, and every x86-64
         // processor has it.
-        #[expect(unsafe_code, reason = "the compiler offers no safe call for this hint")]
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }

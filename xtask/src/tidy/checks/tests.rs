@@ -27,8 +27,8 @@ const FORBID: &str = "#![forbid(unsafe_code)]\n";
 fn a_crate_root_forbids_unsafe_code() {
     check_good("crates/kvo-core/src/lib.rs", FORBID);
     check_good("crates/kvo-core/src/key.rs", "");
-    check_bad("crates/kvo-core/src/lib.rs", "", 0, "says #![forbid");
-    check_bad("crates/kvo-core/src/lib.rs", "#![deny(unsafe_code)]\n", 0, "says #![forbid");
+    check_bad("crates/kvo-nvme/src/lib.rs", "", 0, "says #![forbid");
+    check_bad("crates/kvo-nvme/src/lib.rs", "#![deny(unsafe_code)]\n", 0, "says #![forbid");
     check_bad("tests/src/bin/run.rs", "fn main() {}\n", 0, "says #![forbid");
     check_bad("bench/src/main.rs", "// #![forbid(unsafe_code)]\n", 0, "says #![forbid");
 }
