@@ -5,22 +5,23 @@ use kvo_core::{BlockHash, GroupIdx, OffloadKey, SlotId};
 
 use crate::order::Orders;
 
-/// `Q` ghost lists, oldest first, each key in at most one. Never more keys than it was built for.
+/// `Q` ghost lists, oldest first, each key in at most one, with a value if the policy has any. Never more keys than it
+/// was built for.
 #[derive(Debug)]
-pub(crate) struct Ghosts<const Q: usize> {
+pub(crate) struct Ghosts<const Q: usize, T = ()> {
     order: Orders<Q>,
     index: HashMap<OffloadKey, SlotId>,
-    keys: Vec<OffloadKey>,
+    keys: Vec<(OffloadKey, T)>,
     free: Vec<SlotId>,
 }
 
-impl<const Q: usize> Ghosts<Q> {
+impl<const Q: usize, T: Copy + Default> Ghosts<Q, T> {
     /// Empty lists with room for `capacity` keys together.
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             order: Orders::new(capacity),
             index: HashMap::with_capacity(capacity as usize),
-            keys: vec![OffloadKey::new(BlockHash([0; 32]), GroupIdx(0)); capacity as usize],
+            keys: vec![(OffloadKey::new(BlockHash([0; 32]), GroupIdx(0)), T::default()); capacity as usize],
             free: (0..capacity).rev().map(SlotId).collect(),
         }
     }
@@ -35,32 +36,53 @@ impl<const Q: usize> Ghosts<Q> {
         self.index.get(key).and_then(|ghost| self.order.queue_of(*ghost))
     }
 
-    /// Puts a key, wherever it is, at the recent end of a list. There must be room for it.
+    /// Puts a key, wherever it is, at the recent end of a list. There must be room for it. It keeps its value.
     pub(crate) fn push(&mut self, list: usize, key: OffloadKey) {
+        self.place(list, key);
+    }
+
+    /// As [`push`](Self::push), with a new value.
+    pub(crate) fn push_with(&mut self, list: usize, key: OffloadKey, value: T) {
+        let ghost = self.place(list, key);
+        self.keys[ghost.0 as usize].1 = value;
+    }
+
+    fn place(&mut self, list: usize, key: OffloadKey) -> SlotId {
         let Self { order, index, keys, free } = self;
         let ghost = *index.entry(key).or_insert_with(|| {
             let ghost = free.pop().expect("the lists are trimmed before they outgrow their room");
-            keys[ghost.0 as usize] = key;
+            keys[ghost.0 as usize] = (key, T::default());
             ghost
         });
         order.push(list, ghost);
+        ghost
     }
 
     /// Forgets a key; says which list it was in.
     pub(crate) fn remove(&mut self, key: &OffloadKey) -> Option<usize> {
+        self.take(key).map(|(list, _)| list)
+    }
+
+    /// Forgets a key; says which list it was in, and its value.
+    pub(crate) fn take(&mut self, key: &OffloadKey) -> Option<(usize, T)> {
         let ghost = self.index.remove(key)?;
         let list = self.order.queue_of(ghost);
         self.order.remove(ghost);
         self.free.push(ghost);
-        list
+        list.map(|list| (list, self.keys[ghost.0 as usize].1))
+    }
+
+    /// Forgets the oldest key of a list; returns its value.
+    pub(crate) fn pop_oldest(&mut self, list: usize) -> Option<T> {
+        let oldest = self.order.oldest(list)?;
+        let key = self.keys[oldest.0 as usize].0;
+        self.take(&key).map(|(_, value)| value)
     }
 
     /// Forgets the oldest keys of a list until it has no more than `len`.
     pub(crate) fn trim(&mut self, list: usize, len: usize) {
         while self.order.len(list) > len {
-            let oldest = self.order.oldest(list).expect("a list with keys has an oldest");
-            let key = self.keys[oldest.0 as usize];
-            self.remove(&key);
+            self.pop_oldest(list);
         }
     }
 
@@ -75,7 +97,7 @@ impl<const Q: usize> Ghosts<Q> {
     /// The keys of a list, oldest first. For tests.
     #[cfg(test)]
     pub(crate) fn keys(&self, list: usize) -> Vec<OffloadKey> {
-        self.order.list(list).into_iter().map(|ghost| self.keys[ghost.0 as usize]).collect()
+        self.order.list(list).into_iter().map(|ghost| self.keys[ghost.0 as usize].0).collect()
     }
 }
 

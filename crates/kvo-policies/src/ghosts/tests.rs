@@ -110,3 +110,18 @@ fn a_ghost_that_moves_is_in_one_list_only() {
     assert_eq!(ghosts.remove(&key(2)), Some(1));
     assert_eq!(ghosts.remove(&key(2)), None);
 }
+
+#[test]
+fn a_value_moves_with_its_key_and_goes_with_it() {
+    let mut ghosts = Ghosts::<2, u64>::new(3);
+    ghosts.push_with(0, key(1), 10);
+    ghosts.push_with(0, key(2), 20);
+    ghosts.push(1, key(1));
+    assert_eq!(ghosts.pop_oldest(1), Some(10));
+    assert_eq!(ghosts.pop_oldest(1), None);
+    ghosts.push(1, key(1));
+    assert_eq!(ghosts.take(&key(1)), Some((1, 0)), "it is another ghost");
+    ghosts.push_with(0, key(2), 21);
+    assert_eq!(ghosts.take(&key(2)), Some((0, 21)));
+    assert_eq!(ghosts.take(&key(2)), None);
+}

@@ -5,6 +5,7 @@
 pub mod driven;
 pub mod naive;
 pub mod seeded;
+pub mod ylru;
 
 pub use driven::Driven;
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
