@@ -55,7 +55,7 @@ pub fn all() -> impl Iterator<Item = Golden> {
 struct TraceRows {
     fingerprint: u64,
     capacities: [u32; 5],
-    rows: [Row; 9],
+    rows: [Row; 10],
 }
 
 struct Row {
@@ -71,6 +71,7 @@ const ARC_CANONICAL: Contender = Contender::Policy(PolicyKind::Arc(GhostHits::Ca
 const SLRU_20: Contender = Contender::Policy(PolicyKind::Slru { protected_pct: 20 });
 const SLRU_50: Contender = Contender::Policy(PolicyKind::Slru { protected_pct: 50 });
 const ASLRU: Contender = Contender::Policy(PolicyKind::Aslru);
+const YLRU: Contender = Contender::Policy(PolicyKind::Ylru);
 const S3_FIFO: Contender =
     Contender::Policy(PolicyKind::S3Fifo(S3FifoOptions { small_pct: 30, threshold: 1, leaf_only: true }));
 const OPT: Contender = Contender::Opt;
@@ -112,6 +113,7 @@ const TRACES: [TraceRows; 5] = [
             row(SLRU_20, [609, 1_128, 1_860, 2_553, 3_214]),
             row(SLRU_50, [602, 1_161, 2_118, 2_667, 3_122]),
             row(ASLRU, [629, 1_236, 2_112, 2_686, 3_238]),
+            row(YLRU, [645, 1_236, 2_171, 2_806, 3_332]),
             row(S3_FIFO, [612, 1_105, 2_143, 2_772, 3_292]),
             row(OPT, [1_912, 2_585, 3_248, 3_828, 4_255]),
         ],
@@ -128,6 +130,7 @@ const TRACES: [TraceRows; 5] = [
             row(SLRU_20, [20_511, 31_919, 39_448, 46_364, 56_075]),
             row(SLRU_50, [21_944, 30_584, 37_729, 46_911, 55_954]),
             row(ASLRU, [21_648, 31_738, 38_601, 47_269, 56_119]),
+            row(YLRU, [22_105, 31_982, 39_110, 48_400, 56_156]),
             row(S3_FIFO, [22_094, 31_145, 37_008, 45_740, 55_644]),
             row(OPT, [31_799, 46_068, 52_110, 56_929, 57_772]),
         ],
@@ -144,6 +147,7 @@ const TRACES: [TraceRows; 5] = [
             row(SLRU_20, [17_309, 59_688, 83_075, 97_879, 104_631]),
             row(SLRU_50, [16_789, 51_327, 79_206, 94_531, 104_633]),
             row(ASLRU, [22_290, 61_577, 82_974, 98_845, 104_631]),
+            row(YLRU, [27_159, 61_626, 84_524, 99_055, 104_633]),
             row(S3_FIFO, [22_035, 57_927, 79_445, 93_597, 104_633]),
             row(OPT, [71_078, 105_710, 105_710, 105_710, 105_710]),
         ],
@@ -160,6 +164,7 @@ const TRACES: [TraceRows; 5] = [
             row(SLRU_20, [4_558, 18_895, 31_079, 49_401, 72_755]),
             row(SLRU_50, [4_539, 19_170, 31_312, 49_614, 73_487]),
             row(ASLRU, [5_114, 19_741, 33_019, 49_562, 72_777]),
+            row(YLRU, [4_978, 19_851, 33_256, 50_205, 72_286]),
             row(S3_FIFO, [5_157, 19_958, 32_411, 50_410, 73_551]),
             row(OPT, [22_600, 48_215, 61_707, 74_100, 77_953]),
         ],
@@ -176,6 +181,7 @@ const TRACES: [TraceRows; 5] = [
             row(SLRU_20, [343_274, 1_429_568, 1_679_547, 1_735_163, 1_735_176]),
             row(SLRU_50, [358_364, 1_422_207, 1_678_712, 1_735_163, 1_735_175]),
             row(ASLRU, [362_791, 1_416_706, 1_668_942, 1_735_163, 1_735_176]),
+            row(YLRU, [398_297, 1_411_987, 1_678_620, 1_734_219, 1_735_175]),
             row(S3_FIFO, [382_350, 1_426_850, 1_677_336, 1_734_261, 1_735_168]),
             row(OPT, [815_595, 1_595_073, 1_726_969, 1_735_182, 1_735_182]),
         ],

@@ -147,7 +147,7 @@ mod tests {
             let trace = kvo_synth(150, seed);
             for capacity in [1, 10, 50, 200] {
                 let opt = run_opt(&trace, capacity, || ControlFlow::Continue(())).hits;
-                for name in ["lru", "arc", "arc:canonical", "slru", "aslru", "s3fifo", "fifo"] {
+                for name in ["lru", "arc", "arc:canonical", "slru", "aslru", "ylru", "s3fifo", "fifo"] {
                     let policy: PolicyKind = name.parse().unwrap();
                     let result = run_model_r(&trace, policy, capacity, || ControlFlow::Continue(())).unwrap();
                     assert!(result.hits <= opt, "{name} on seed {seed} at {capacity}");

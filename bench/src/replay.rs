@@ -44,7 +44,7 @@ pub(crate) struct ReplayArgs {
     /// Bytes a block of GPU memory
     #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = value_parser!(u32).range(1..))]
     block_bytes: u32,
-    /// Eviction policy of the CPU tier and of the store: lru, arc, slru, aslru, s3fifo or fifo, with options as in
+    /// Eviction policy of the CPU tier and of the store: lru, arc, slru, aslru, ylru, s3fifo or fifo, with options as in
     /// slru:protected=20 and arc:ghost-hits=t2
     #[arg(long, value_name = "NAME", default_value_t = PolicyKind::Lru)]
     policy: PolicyKind,

@@ -10,7 +10,7 @@ use kvo_bench::{Interrupt, ReadOptions, Trace, golden, kvo_synth, read_trace, ru
 fn check(trace: &Trace) {
     let fingerprint = trace.fingerprint();
     let published: Vec<_> = golden::all().filter(|cell| cell.trace == fingerprint.value()).collect();
-    assert_eq!(published.len(), 45, "9 policies at 5 capacities are published for {}", trace.name);
+    assert_eq!(published.len(), 50, "10 policies at 5 capacities are published for {}", trace.name);
     let cells: Vec<_> = published.iter().map(|cell| (cell.policy, cell.capacity)).collect();
     let results = run_cells(trace, &cells, &Interrupt::manual(), &ProgressBar::hidden()).unwrap();
     for (cell, result) in published.iter().zip(&results) {

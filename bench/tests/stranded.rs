@@ -32,10 +32,10 @@ fn check_strand(trace: &Trace, policies: &str, percent_min: f64) {
     }
 }
 
-const STRAND_NOTHING: &str = "lru,slru,slru:protected=50,aslru,s3fifo,s3fifo:small=10,threshold=2,opt";
+const STRAND_NOTHING: &str = "lru,slru,slru:protected=50,aslru,ylru,s3fifo,s3fifo:small=10,threshold=2,opt";
 
 #[test]
-fn the_segmented_policies_and_leaf_only_s3_fifo_strand_nothing() {
+fn the_policies_in_lru_order_and_leaf_only_s3_fifo_strand_nothing() {
     check_strand_nothing(&kvo_synth(4000, 42), STRAND_NOTHING);
     for seed in 0..5 {
         check_strand_nothing(&kvo_synth(400, seed), STRAND_NOTHING);

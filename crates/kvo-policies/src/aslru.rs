@@ -194,7 +194,7 @@ impl CachePolicy for Aslru {
         for victim in &victims[before..] {
             let Chunk { was_protected, .. } = self.forget(*victim);
             let list = if was_protected { B2 } else { B1 };
-            self.ghosts.push_new(list, tier.key(*victim));
+            self.ghosts.push_new(list, tier.key(*victim), ());
             self.ghosts.trim(list, self.capacity as usize);
         }
         true

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions, Slru};
+use crate::{Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions, Slru, Ylru};
 
 /// A policy by name, for command lines and configuration files: a name, then its options, as in `slru:protected=20`.
 ///
@@ -12,6 +12,7 @@ use crate::{Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions
 /// | `arc` | `ghost-hits=t1`, `t2` or `canonical`; `arc:canonical` for short |
 /// | `slru` | `protected=20`, in percent, 1 to 99 |
 /// | `aslru` | |
+/// | `ylru` | |
 /// | `s3fifo` | `small=30`, in percent, 1 to 99; `threshold=1`, to 3; `leaf-only=true` or `false` |
 /// | `fifo` | |
 ///
@@ -43,6 +44,8 @@ pub enum PolicyKind {
     },
     /// [`Aslru`].
     Aslru,
+    /// [`Ylru`].
+    Ylru,
     /// [`S3Fifo`].
     S3Fifo(S3FifoOptions),
     /// [`Fifo`].
@@ -50,7 +53,7 @@ pub enum PolicyKind {
 }
 
 /// Every name, for messages.
-const NAMES: &str = "lru, arc, slru, aslru, s3fifo or fifo";
+const NAMES: &str = "lru, arc, slru, aslru, ylru, s3fifo or fifo";
 const PROTECTED_PCT: u8 = 20;
 
 impl PolicyKind {
@@ -64,6 +67,7 @@ impl PolicyKind {
             Self::Arc(ghost_hits) => Box::new(Arc::new(capacity, ghost_hits)),
             Self::Slru { protected_pct } => Box::new(Slru::new(capacity, protected_pct)),
             Self::Aslru => Box::new(Aslru::new(capacity)),
+            Self::Ylru => Box::new(Ylru::new(capacity)),
             Self::S3Fifo(options) => Box::new(S3Fifo::new(capacity, options)),
             Self::Fifo => Box::new(Fifo::new(capacity)),
         }
@@ -76,6 +80,7 @@ impl PolicyKind {
             "arc" => Self::Arc(GhostHits::default()),
             "slru" => Self::Slru { protected_pct: PROTECTED_PCT },
             "aslru" => Self::Aslru,
+            "ylru" => Self::Ylru,
             "s3fifo" => Self::S3Fifo(S3FifoOptions::default()),
             "fifo" => Self::Fifo,
             _ => return None,
@@ -115,7 +120,7 @@ impl PolicyKind {
                     ));
                 }
             },
-            Self::Lru | Self::Aslru | Self::Fifo => return Err(Wrong::option(option, "none")),
+            Self::Lru | Self::Aslru | Self::Ylru | Self::Fifo => return Err(Wrong::option(option, "none")),
         }
         Ok(())
     }
@@ -142,6 +147,7 @@ impl fmt::Display for PolicyKind {
             Self::Slru { protected_pct: PROTECTED_PCT } => f.write_str("slru"),
             Self::Slru { protected_pct } => write!(f, "slru:protected={protected_pct}"),
             Self::Aslru => f.write_str("aslru"),
+            Self::Ylru => f.write_str("ylru"),
             Self::S3Fifo(options) => {
                 let default = S3FifoOptions::default();
                 let S3FifoOptions { small_pct, threshold, leaf_only } = options;
@@ -254,6 +260,7 @@ mod tests {
         check_name("slru:protected=20", PolicyKind::Slru { protected_pct: 20 }, "slru");
         check_name("slru:protected=50", PolicyKind::Slru { protected_pct: 50 }, "slru:protected=50");
         check_name("aslru", PolicyKind::Aslru, "aslru");
+        check_name("ylru", PolicyKind::Ylru, "ylru");
         check_name("s3fifo:small=30,threshold=1,leaf-only=true", s3fifo(30, 1, true), "s3fifo");
         check_name("s3fifo:small=10", s3fifo(10, 1, true), "s3fifo:small=10");
         check_name(
@@ -275,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_policy_knows_its_capacity() {
-        for name in ["lru", "arc", "slru", "aslru", "s3fifo", "fifo"] {
+        for name in ["lru", "arc", "slru", "aslru", "ylru", "s3fifo", "fifo"] {
             assert_eq!(name.parse::<PolicyKind>().unwrap().build(7).num_slots_max(), 7, "{name}");
         }
     }

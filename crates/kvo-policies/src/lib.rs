@@ -20,6 +20,7 @@
 //! | [`Arc`] | from the list of chunks met once or from that of chunks met again, balanced by ghost hits | Megiddo and Modha, FAST 2003 | yes |
 //! | [`Slru`] | chunks met once before those met again, of which a fixed share of the tier is protected | Karedla, Love and Wherry, IEEE Computer 1994 | no |
 //! | [`Aslru`] | the same, where ghost hits move the share and only whole prefixes are promoted | new here | no |
+//! | [`Ylru`] | what, by how often and how long ago it was met, promises the fewest hits for its room | new here | no |
 //! | [`S3Fifo`] | leaves, first in first out, where a reuse earns a second turn | Yang et al., SOSP 2023 | not leaf-only |
 //! | [`Fifo`] | what was stored first; a baseline | | yes |
 //!
@@ -79,6 +80,8 @@
 //!   where it departs.
 //! - SLRU: R. Karedla, J. S. Love, B. G. Wherry, "Caching Strategies to Improve Disk System Performance", IEEE
 //!   Computer 27(3), 1994.
+//! - The index of [`Ylru`]: J. C. Gittins, "Bandit Processes and Dynamic Allocation Indices", J. Royal Statistical Society
+//!   B 41(2), 1979.
 //! - S3-FIFO: J. Yang, Y. Zhang, Z. Qiu, Y. Yue, R. Vinayak, "FIFO Queues are All You Need for Cache Eviction",
 //!   SOSP 2023.
 
@@ -99,6 +102,7 @@ mod kind;
 mod lru;
 mod s3fifo;
 mod slru;
+mod ylru;
 
 #[cfg(test)]
 mod testing;
@@ -114,4 +118,5 @@ pub use crate::{
     policy::{AccessKind, CachePolicy, Eviction, KeyAccess, RequestRecency, Residents, RunSummary},
     s3fifo::{S3Fifo, S3FifoOptions},
     slru::Slru,
+    ylru::Ylru,
 };

@@ -141,6 +141,13 @@ pub(crate) struct Scan {
     allowed: u16,
 }
 
+impl Scan {
+    /// Where many are wanted, so many may be asked about at once.
+    pub(crate) fn look_for(&mut self, count: usize) {
+        self.ahead = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    }
+}
+
 impl<const Q: usize> Orders<Q> {
     /// Empty queues for slots below `capacity`.
     pub(crate) fn new(capacity: u32) -> Self {
@@ -276,6 +283,18 @@ impl<const Q: usize> Orders<Q> {
     pub(crate) fn scan_for(&self, queue: usize, count: usize) -> Scan {
         let ahead = u32::try_from(count).unwrap_or(u32::MAX).max(1);
         Scan { queue, segment: self.queues[queue].head, index: 0, ahead, allowed: 0 }
+    }
+
+    /// The `len` most recent slots of a queue, which has as many, the most recent first.
+    pub(crate) fn newest(&self, queue: usize, len: usize) -> impl Iterator<Item = SlotId> {
+        let newest = self.queues[queue].newest;
+        let segments = std::iter::successors(Some(newest), |at| Some(self.metas[*at as usize].older));
+        let slots = segments.take_while(|at| *at != NONE).flat_map(move |at| {
+            let live = self.metas[at as usize].live;
+            let indexes = (0..WIDTH as usize).rev().filter(move |index| live >> index & 1 == 1);
+            indexes.map(move |index| self.segments[at as usize].slots[index])
+        });
+        slots.take(len)
     }
 
     /// The next slot, oldest first, that may be evicted. It stays where it is: the caller removes what it chose when

@@ -23,9 +23,9 @@ use crate::{
 /// - The default share is 20 %. With the 50 % and 80 % of textbooks the chunks of finished conversations hold on to too
 ///   much of the tier.
 ///
-/// Strands nothing on prefix chains: a request that reuses a chunk reuses all before it, so a parent is in the same
-/// list as its child and more recent, or in the protected one. Each operation is constant per chunk, amortised,
-/// whatever is pinned.
+/// Strands nothing on prefix chains, requests one after the other: one that reuses a chunk reuses all before it, so a
+/// parent is in the same list as its child and more recent, or in the protected one. Each operation is constant per
+/// chunk, amortised, whatever is pinned.
 #[derive(Debug)]
 pub struct Slru {
     protected_max: usize,

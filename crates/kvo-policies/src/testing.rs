@@ -98,7 +98,8 @@ impl Table {
         victims.iter().map(|slot| self.slots[slot.0 as usize].take().expect("a victim is resident")).collect()
     }
 
-    fn offer(
+    /// A request meets chunks, head to tail, and stores those that are missing; returns what it evicts, and its accesses.
+    pub(crate) fn offer(
         &mut self,
         policy: &mut dyn CachePolicy,
         req: &mut RequestRecency,

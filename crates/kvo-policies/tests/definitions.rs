@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use kvo_core::OffloadKey;
 use kvo_policies::{AccessKind, CachePolicy, KeyAccess, PolicyKind, RequestRecency, S3FifoOptions};
-use support::{Driven, key, seeded::Rng};
+use support::{Driven, key, seeded::Rng, ylru::Ylru};
 
 /// What a definition needs of the tier: which chunks must stay.
 struct Stay<'a> {
@@ -179,6 +179,24 @@ impl Definition for Segmented {
             let oldest = self.lists[1].remove(0);
             self.lists[0].push(oldest);
         }
+    }
+}
+
+impl Definition for Ylru {
+    fn miss(&mut self, missing: &[u64]) {
+        Ylru::miss(self, missing);
+    }
+
+    fn evict(&mut self, count: usize, stay: &Stay<'_>) -> Vec<u64> {
+        Ylru::evict(self, count, |chunk| stay.may_go(chunk))
+    }
+
+    fn insert(&mut self, missing: &[u64]) {
+        Ylru::insert(self, missing);
+    }
+
+    fn finish(&mut self, keys: &[u64], inserted: &HashSet<u64>) {
+        Ylru::finish(self, keys, inserted);
     }
 }
 
@@ -434,6 +452,11 @@ fn aslru_is_its_definition() {
         Box::new(Segmented::new(capacity, 0.2 * f64::from(capacity), true))
     };
     check(PolicyKind::Aslru, true, definition);
+}
+
+#[test]
+fn ylru_is_its_definition() {
+    check(PolicyKind::Ylru, true, |capacity| Box::new(Ylru::new(capacity)));
 }
 
 /// Leaf-only it is compared without pins: with them there need not be a leaf that may go.

@@ -8,7 +8,7 @@ use support::{Driven, key};
 const S3FIFO: S3FifoOptions = S3FifoOptions { small_pct: 10, threshold: 2, leaf_only: false };
 
 /// Every kind, with every option in two values at least.
-const KINDS: [PolicyKind; 10] = [
+const KINDS: [PolicyKind; 11] = [
     PolicyKind::Lru,
     PolicyKind::Arc(GhostHits::T1),
     PolicyKind::Arc(GhostHits::T2),
@@ -16,6 +16,7 @@ const KINDS: [PolicyKind; 10] = [
     PolicyKind::Slru { protected_pct: 20 },
     PolicyKind::Slru { protected_pct: 99 },
     PolicyKind::Aslru,
+    PolicyKind::Ylru,
     PolicyKind::S3Fifo(S3FifoOptions { small_pct: 30, threshold: 1, leaf_only: true }),
     PolicyKind::S3Fifo(S3FIFO),
     PolicyKind::Fifo,
@@ -58,6 +59,7 @@ fn what_is_no_option_is_an_error_that_names_it() {
         ("slru:protected=256", "256"),
         ("slru:", ""),
         ("aslru:protected=20", "protected=20"),
+        ("ylru:ghosts=2", "ghosts=2"),
         ("s3fifo:threshold=4", "4"),
         ("s3fifo:leaf-only=yes", "yes"),
         ("s3fifo:small=10,", ""),

@@ -6,6 +6,11 @@ use kvo_core::OffloadKey;
 use kvo_policies::{AccessKind, CachePolicy, PolicyKind, RequestRecency};
 use support::{Driven, SINGLE_LOOK_KINDS, access, all_kinds, key};
 
+/// Chunks that an eviction compares with its last victim, and leaves.
+fn compared(kind: PolicyKind) -> usize {
+    if kind == PolicyKind::Ylru { 3 } else { 0 }
+}
+
 type Policy = Driven<Box<dyn CachePolicy>>;
 
 /// `capacity` ready chunks, every third of them met twice, of which the oldest `percent` are pinned.
@@ -51,7 +56,7 @@ fn an_eviction_looks_at_no_chunk_that_it_knows_to_be_pinned() {
                 let evictable = (capacity - capacity * percent / 100) as usize;
                 for count in [1, evictable / 2, evictable] {
                     let mut policy = filled_and_seen(kind, capacity, percent);
-                    check_looks(&mut policy, count, &[], 0, true);
+                    check_looks(&mut policy, count, &[], compared(kind), true);
                 }
                 let mut policy = filled_and_seen(kind, capacity, percent);
                 check_looks(&mut policy, evictable + 1, &[], 0, false);
@@ -77,10 +82,10 @@ fn a_pin_is_looked_at_once_until_it_ends() {
         assert!(!policy.unpin(key(7)));
         check_looks(&mut policy, 4, &[], 0, false);
         assert!(policy.unpin(key(7)));
-        check_looks(&mut policy, 4, &[], 0, true);
+        check_looks(&mut policy, 4, &[], compared(kind), true);
         check_looks(&mut policy, 1, &[], 0, false);
         (0..7).for_each(|n| assert!(policy.unpin(key(n))));
-        check_looks(&mut policy, 7, &[], 0, true);
+        check_looks(&mut policy, 7, &[], compared(kind), true);
     }
 }
 
@@ -102,7 +107,7 @@ fn spared_chunks_cost_one_look_each() {
         // 990 .. 999 are evictable, and spared.
         check_looks(&mut filled_and_seen(kind, 1_000, 99), 1, &spared, 0, false);
         // 980 .. 999 are evictable, 985 .. 999 spared.
-        check_looks(&mut filled_and_seen(kind, 1_000, 98), 5, &spared, 0, true);
+        check_looks(&mut filled_and_seen(kind, 1_000, 98), 5, &spared, compared(kind), true);
         check_looks(&mut filled_and_seen(kind, 1_000, 98), 6, &spared, 0, false);
     }
 }

@@ -218,6 +218,8 @@ impl World {
             // Where all leaves are pinned, an eviction may pass over all of main, and the next one again.
             PolicyKind::S3Fifo(_) if !self.pinned.is_empty() => (u64::MAX, self.capacity() as u64),
             PolicyKind::S3Fifo(_) => (2 * PER_CHUNK, self.capacity() as u64),
+            // It compares four queues, and looks ahead in each, within a segment of 14.
+            PolicyKind::Ylru => (PER_CHUNK, PER_CALL + 4 * 14),
             _ => (PER_CHUNK, PER_CALL),
         };
         let looks_max = per_chunk.saturating_mul(asked);

@@ -63,7 +63,7 @@ impl Pair {
                     self.model[full].remove(0);
                 }
                 if is_new && rng.below(2) == 0 {
-                    self.ghosts.push_new(list, key);
+                    self.ghosts.push_new(list, key, ());
                 } else {
                     self.ghosts.push(list, key);
                 }
@@ -131,4 +131,19 @@ fn a_ghost_that_moves_is_in_one_list_only() {
     assert_eq!((ghosts.keys(0), ghosts.keys(1)), (vec![key(1)], vec![key(2)]));
     assert_eq!(ghosts.remove(&key(2)), Some(1));
     assert_eq!(ghosts.remove(&key(2)), None);
+}
+
+#[test]
+fn a_value_moves_with_its_key_and_goes_with_it() {
+    let mut ghosts = Ghosts::<2, u64>::new(3);
+    ghosts.push_new(0, key(1), 10);
+    ghosts.push_new(0, key(2), 20);
+    ghosts.push(1, key(1));
+    assert_eq!(ghosts.pop_oldest(1), Some(10));
+    assert_eq!(ghosts.pop_oldest(1), None);
+    ghosts.push(1, key(1));
+    assert_eq!(ghosts.take(&key(1)), Some((1, 0)), "it is another ghost");
+    ghosts.push(1, key(2));
+    assert_eq!(ghosts.take(&key(2)), Some((1, 20)));
+    assert_eq!(ghosts.take(&key(2)), None);
 }

@@ -163,6 +163,16 @@ impl<const Q: usize> Orders<Q> {
         self.free_runs.push(run);
     }
 
+    /// Ends a run that holds nothing.
+    pub(crate) fn end_empty_run(&mut self, run: u32) {
+        let Run { first, len, .. } = self.runs[run as usize];
+        assert_eq!(len, 0, "a run that is not empty must be ended in order");
+        self.runs[run as usize].unsorted = 0;
+        self.metas[first as usize].run = NONE;
+        self.free(first);
+        self.free_runs.push(run);
+    }
+
     /// Ends a run and moves it to the recent end as it stands, if it holds exactly `slots`, oldest first. Else changes
     /// nothing and returns `false`.
     ///

@@ -5,19 +5,21 @@
 pub mod driven;
 pub mod naive;
 pub mod seeded;
+pub mod ylru;
 
 pub use driven::Driven;
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
 use kvo_policies::{AccessKind, GhostHits, KeyAccess, PolicyKind, S3FifoOptions};
 
 /// Those that look at a chunk once in an eviction.
-pub const SINGLE_LOOK_KINDS: [PolicyKind; 7] = [
+pub const SINGLE_LOOK_KINDS: [PolicyKind; 8] = [
     PolicyKind::Lru,
     PolicyKind::Arc(GhostHits::T1),
     PolicyKind::Arc(GhostHits::T2),
     PolicyKind::Arc(GhostHits::Canonical),
     PolicyKind::Slru { protected_pct: 20 },
     PolicyKind::Aslru,
+    PolicyKind::Ylru,
     PolicyKind::Fifo,
 ];
 
