@@ -142,6 +142,11 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
+    /// Whether all that was asked about is handed out.
+    pub(crate) fn is_at_end_of_look(&self) -> bool {
+        self.allowed == 0
+    }
+
     /// Where many are wanted, so many may be asked about at once.
     pub(crate) fn look_for(&mut self, count: usize) {
         self.ahead = u32::try_from(count).unwrap_or(u32::MAX).max(1);
@@ -307,6 +312,13 @@ impl<const Q: usize> Orders<Q> {
         let index = scan.allowed.trailing_zeros();
         scan.allowed &= scan.allowed - 1;
         Some(self.segments[scan.segment as usize].slots[index as usize])
+    }
+
+    /// The slots that [`next`](Self::next) will hand out without asking again.
+    pub(crate) fn upcoming(&self, scan: &Scan) -> impl Iterator<Item = SlotId> {
+        let allowed = scan.allowed;
+        let indexes = (0..WIDTH as usize).filter(move |index| allowed >> index & 1 == 1);
+        indexes.map(move |index| self.segments[scan.segment as usize].slots[index])
     }
 
     /// Finds the next slots of one segment that may be evicted; says whether there are any.

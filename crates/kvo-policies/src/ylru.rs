@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use kvo_core::{GroupIdx, OffloadKey, SlotId};
+use kvo_core::{GroupIdx, OffloadKey, SlotId, prefetch};
 
 use crate::{
     AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
@@ -215,7 +215,11 @@ impl Ylru {
 
     /// What the next chunk of a class yields that may go.
     fn head(&mut self, class: usize, scan: &mut Scan, tier: &dyn Residents) -> Option<(f64, SlotId)> {
+        let is_new_look = scan.is_at_end_of_look();
         let slot = self.order.next(scan, tier)?;
+        if is_new_look {
+            self.order.upcoming(scan).for_each(|slot| prefetch(&self.chunks[slot.0 as usize]));
+        }
         let age = self.clock - self.chunks[slot.0 as usize].placed;
         Some((self.yields.of(class, age), slot))
     }
