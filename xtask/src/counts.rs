@@ -23,7 +23,7 @@ const ROUNDS: &str = "2";
 const BLESSED: &str = "bench/counts.txt";
 
 /// What is counted: a job of `kvo-bench micro`, a subject, and what they are to cost at most.
-const CELLS: [Cell; 10] = [
+const CELLS: [Cell; 12] = [
     Cell::new("cycle32", "lru", Some((600.0, 5.0))),
     Cell::new("cycle1", "lru", None),
     Cell::new("load", "lru", Some((250.0, 5.0))),
@@ -32,6 +32,8 @@ const CELLS: [Cell; 10] = [
     Cell::new("cycle1", "aslru", None),
     Cell::new("load", "aslru", Some((250.0, 5.0))),
     Cell::new("lookup", "aslru", None),
+    Cell::new("cycle32", "ylru", Some((600.0, 5.0))),
+    Cell::new("load", "ylru", Some((250.0, 5.0))),
     Cell::new("cycle32", "floor", None),
     Cell::new("lookup", "floor", None),
 ];

@@ -30,7 +30,10 @@ use crate::{Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// The default is [`Ylru`], which had the most hits over all traces at hand, one after the other and overlapping; why, and
+/// what it costs, is in `docs/POLICIES.md`. [`Lru`] is exact to vLLM 0.33.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicyKind {
     /// [`Lru`].
@@ -45,6 +48,7 @@ pub enum PolicyKind {
     /// [`Aslru`].
     Aslru,
     /// [`Ylru`].
+    #[default]
     Ylru,
     /// [`S3Fifo`].
     S3Fifo(S3FifoOptions),
