@@ -21,7 +21,7 @@ use crate::args::TracesArgs;
 pub(crate) struct PoliciesArgs {
     #[command(flatten)]
     traces: TracesArgs,
-    /// Policies to run: lru, arc, arc:ghost-hits=t2, arc:canonical, slru, slru:protected=50, aslru, s3fifo,
+    /// Policies to run: lru, arc, arc:ghost-hits=t2, arc:canonical, slru, slru:protected=50, aslru, ylru, s3fifo,
     /// s3fifo:small=30,threshold=1,leaf-only=false, fifo; opt is the most that any policy could have
     #[arg(long, value_name = "NAME,...", default_value = "lru,arc")]
     policy: Vec<ContenderList>,
@@ -118,9 +118,9 @@ struct CurveArgs {
 /// The command lines that the presets stand for.
 const SMOKE: &str = "policies --trace synth:400:7,synth:300:1 --policy lru,aslru,s3fifo,opt --capacity 64,10% \
                      --overlap --overlap-base-ms 800 --two-tiers 80+10% --curve --sample-rate 0.3 --samples 2";
-const QUICK: &str = "policies --trace synth:4000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,s3fifo,fifo,opt \
+const QUICK: &str = "policies --trace synth:4000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,ylru,s3fifo,fifo,opt \
                      --overlap --two-tiers 1%+5%,2%+10% --curve";
-const FULL: &str = "policies --trace synth:20000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,s3fifo,fifo,opt \
+const FULL: &str = "policies --trace synth:20000:42 --policy lru,arc,arc:ghost-hits=t2,slru,aslru,ylru,s3fifo,fifo,opt \
                     --capacity 1%,2%,5%,10%,20%,30%,50% --overlap --two-tiers 1%+5%,2%+10% --curve --samples 8";
 
 #[derive(Debug, Parser)]
