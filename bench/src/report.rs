@@ -8,7 +8,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{Figures, Fingerprint, MicroResults, NvmeResults, PoliciesResults, ReplayResults};
 
 /// The form of the files. It goes up when whoever reads the old form would misread the new one.
 pub const REPORT_FORMAT: u32 = 1;
@@ -40,6 +43,8 @@ pub struct Report<T> {
 struct OnDisk<'a, T> {
     format: u32,
     command: &'a str,
+    /// Of all counts of the results: the same on every machine for the same work.
+    counts_hash: Option<Fingerprint>,
     #[serde(flatten)]
     report: &'a Report<T>,
 }
@@ -100,12 +105,28 @@ impl<T: Serialize> Report<T> {
             io::Error::new(error.kind(), format!("cannot write results to {}: {error}", path.display()))
         };
         let command = name.strip_suffix(SMOKE_SUFFIX).unwrap_or(name);
-        let on_disk = OnDisk { format: REPORT_FORMAT, command, report: self };
+        let counts_hash = counts_hash(command, &self.results);
+        let on_disk = OnDisk { format: REPORT_FORMAT, command, counts_hash, report: self };
         let mut json = serde_json::to_vec_pretty(&on_disk).map_err(|error| failed(error.into()))?;
         json.push(b'\n');
         fs::create_dir_all(dir).map_err(failed)?;
         fs::write(&path, json).map_err(failed)?;
         Ok(path)
+    }
+}
+
+/// The hash of the counts in a command's results, as they are read back; none for results of another form.
+fn counts_hash(command: &str, results: &impl Serialize) -> Option<Fingerprint> {
+    fn of<T: DeserializeOwned + Figures>(results: Value) -> Option<Fingerprint> {
+        serde_json::from_value::<T>(results).ok().map(|results| results.counts_hash())
+    }
+    let results = serde_json::to_value(results).ok()?;
+    match command {
+        "micro" | "compare" => of::<MicroResults>(results),
+        "policies" => of::<PoliciesResults>(results),
+        "replay" => of::<ReplayResults>(results),
+        "nvme" => of::<NvmeResults>(results),
+        _ => None,
     }
 }
 
@@ -162,7 +183,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = Report::new([1, 2], false).write_to(dir.path(), "numbers").unwrap();
         assert_eq!(path, dir.path().join("numbers.json"));
-        let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["results"], serde_json::json!([1, 2]));
         assert_eq!((&json["complete"], &json["format"]), (&false.into(), &REPORT_FORMAT.into()));
         assert_eq!(json["command"], "numbers");

@@ -165,7 +165,7 @@ impl SlotIndex {
         bucket.passed_on > 0 || bucket.entries(tag).next().is_some()
     }
 
-    /// As [`get`](Self::get) for up to [`BATCH`] keys, whose hashes are given and whose slots are written. Their cache
+    /// As [`get`](Self::get) for up to [`BATCH`](Self::BATCH) keys, whose hashes are given and whose slots are written. Their cache
     /// lines are asked for together: first all buckets, then all entries.
     #[inline]
     pub fn get_batch(
