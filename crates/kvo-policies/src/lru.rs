@@ -2,7 +2,9 @@
 
 use kvo_core::{OffloadKey, SlotId};
 
-use crate::{CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary, order::Orders};
+use crate::{
+    CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary, order::Orders, policy::insert_each,
+};
 
 /// Least recently used, where one request is one access.
 ///
@@ -68,11 +70,8 @@ impl CachePolicy for Lru {
         if chunks.iter().all(|chunk| chunk.end_token.is_some()) {
             let run = self.run(req);
             self.order.push_all_to_run(run, chunks, tier);
-            return;
-        }
-        for KeyAccess { key, slot, end_token, .. } in chunks {
-            let slot = slot.expect("a chunk that is inserted has a slot");
-            self.insert(req, slot, key, *end_token, tier);
+        } else {
+            insert_each(self, req, chunks, tier);
         }
     }
 

@@ -100,10 +100,7 @@ pub trait CachePolicy: Send {
 
     /// As [`insert`](Self::insert) of each of `chunks`, all of which have a slot, in their order.
     fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
-        for KeyAccess { key, slot, end_token, .. } in chunks {
-            let slot = slot.expect("a chunk that is inserted has a slot");
-            self.insert(req, slot, key, *end_token, tier);
-        }
+        insert_each(self, req, chunks, tier);
     }
 
     /// The bytes of the chunk in `slot` have arrived; it is no longer held.
@@ -160,6 +157,19 @@ pub trait CachePolicy: Send {
 
     /// Forgets every chunk, and ghosts.
     fn clear(&mut self);
+}
+
+/// Inserts chunks one by one.
+pub(crate) fn insert_each(
+    policy: &mut (impl CachePolicy + ?Sized),
+    req: &mut RequestRecency,
+    chunks: &[KeyAccess],
+    tier: &dyn Residents,
+) {
+    for KeyAccess { key, slot, end_token, .. } in chunks {
+        let slot = slot.expect("a chunk that is inserted has a slot");
+        policy.insert(req, slot, key, *end_token, tier);
+    }
 }
 
 impl<P: CachePolicy + ?Sized> CachePolicy for Box<P> {

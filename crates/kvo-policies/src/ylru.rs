@@ -9,6 +9,7 @@ use crate::{
     ghosts::Ghosts,
     index::SlotIndex,
     order::{Orders, Scan},
+    policy::insert_each,
 };
 
 mod yields;
@@ -289,10 +290,7 @@ impl CachePolicy for Ylru {
 
     fn insert_all(&mut self, req: &mut RequestRecency, chunks: &[KeyAccess], tier: &dyn Residents) {
         if chunks.iter().any(|chunk| chunk.end_token.is_none()) {
-            for KeyAccess { key, slot, end_token, .. } in chunks {
-                let slot = slot.expect("a chunk that is inserted has a slot");
-                self.insert(req, slot, key, *end_token, tier);
-            }
+            insert_each(self, req, chunks, tier);
             return;
         }
         let running = self.running(req);
