@@ -117,8 +117,9 @@ impl KeyPositions {
 
     /// The position of a key that is not the next one.
     fn search(&self, key: &OffloadKey) -> Option<Position> {
-        let is_first = self.entries.first().is_some_and(|(first, _)| first == key);
-        let place = if is_first { 0 } else { *self.places().get(key)? };
+        // Not before there are any: the table is made once.
+        let (first, _) = self.entries.first()?;
+        let place = if first == key { 0 } else { *self.places().get(key)? };
         self.next.set(place + 1);
         Some(Position { place, end_token: self.entries[place].1 })
     }
@@ -294,6 +295,18 @@ mod tests {
         assert_eq!(request.positions().len(), 4);
         let found = [1, 2, 3, 4].map(|n| request.positions().end_token(&key(n)));
         assert_eq!(found, [Some(16), Some(80), Some(48), Some(64)]);
+    }
+
+    #[test]
+    fn positions_that_come_after_the_first_search_are_found_and_replaced() {
+        let key = |n| OffloadKey::new(crate::BlockHash::from_u64(n), crate::GroupIdx(0));
+        let mut request = RequestContext::new(RequestId(1));
+        assert_eq!(request.positions().end_token(&key(2)), None);
+        request.set_positions([(key(1), 16), (key(2), 32)]);
+        assert_eq!(request.positions().end_token(&key(2)), Some(32));
+        request.set_positions([(key(2), 80)]);
+        assert!(request.positions().were_replaced());
+        assert_eq!((request.positions().len(), request.positions().end_token(&key(2))), (2, Some(80)));
     }
 
     #[test]
