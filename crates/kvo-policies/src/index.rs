@@ -136,7 +136,8 @@ impl SlotIndex {
 
     /// The slot of the key with this hash; `is_key` says whether a slot holds it.
     pub fn get(&self, hash: u64, is_key: impl Fn(SlotId) -> bool) -> Option<SlotId> {
-        let (mut at, tag) = self.home(hash);
+        let (home, tag) = self.home(hash);
+        let mut at = home;
         loop {
             let bucket = &self.buckets[at];
             let slots = bucket.entries(tag).map(|entry| SlotId(bucket.slots[entry]));
@@ -147,6 +148,10 @@ impl SlotIndex {
                 return None;
             }
             at = self.next(at);
+            // In an index of few buckets, each can have passed a key on.
+            if at == home {
+                return None;
+            }
         }
     }
 
@@ -465,5 +470,31 @@ mod tests {
             }
             assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 0));
         }
+    }
+
+    #[test]
+    fn a_search_ends_where_every_bucket_has_passed_a_key_on() {
+        let mut index = SlotIndex::new(14).unwrap();
+        for home in 0..index.buckets.len() {
+            let hashes: Vec<u64> = (0..)
+                .map(|n| index.hash(&OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0))))
+                .filter(|hash| index.home(*hash).0 == home)
+                .take(WIDTH + 1)
+                .collect();
+            let mut entries = Vec::new();
+            for hash in hashes {
+                if index.buckets[home].passed_on == 0 {
+                    entries.push(index.insert(hash, SlotId(0)));
+                }
+            }
+            assert!(index.count_keys() <= 14);
+            // The one that was passed on stays.
+            entries.pop();
+            for entry in entries {
+                index.remove(entry);
+            }
+        }
+        assert!(index.buckets.iter().all(|bucket| bucket.passed_on == 1));
+        assert_eq!(index.get(1 << 63, |_| false), None);
     }
 }
