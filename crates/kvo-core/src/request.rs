@@ -188,7 +188,8 @@ impl KeyPositions {
 /// One request, as its engine, its managers and its tiers see it. The engine owns it and hands it to every call.
 ///
 /// Managers keep what they record for the request in here, each under its own [`OwnerId`], so two managers can
-/// serve one request and dropping the context leaves nothing behind.
+/// serve one request. A request that was announced is to be finished: if its context is only dropped, a policy keeps its
+/// place in the order, some hundred bytes, until the next reset.
 pub struct RequestContext {
     id: RequestId,
     positions: KeyPositions,

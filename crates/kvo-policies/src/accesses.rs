@@ -108,7 +108,10 @@ impl RequestAccesses {
         end_token: Option<u32>,
         met: Met,
     ) -> Option<KeyAccess> {
-        let meeting = self.keep(None).meet(key, end_token);
+        let kept = self.keep(None);
+        // Nobody says here whether a key has got another position, so none is new for its position alone.
+        kept.highest = None;
+        let meeting = kept.meet(key, end_token);
         self.note(meeting, slot, met);
         let kind = self.recorded[meeting.place as usize].kind();
         meeting.is_first.then_some(KeyAccess { key: *key, slot, end_token, kind })
@@ -487,6 +490,18 @@ mod tests {
         accesses.take_into(&positions([(key(1, 0), 64)]), |_, _| None, &mut keys);
         let order: Vec<_> = keys.iter().map(|access| (access.key, access.end_token)).collect();
         assert_eq!(order, [(key(2, 0), Some(32)), (key(3, 0), Some(48)), (key(1, 0), Some(64))]);
+    }
+
+    #[test]
+    fn a_tier_that_is_told_another_position_of_a_key_does_not_meet_it_anew() {
+        let mut accesses = RequestAccesses::default();
+        assert!(accesses.record(&key(1, 0), None, Some(16), Met::Missing).is_some());
+        assert!(accesses.record(&key(2, 0), None, Some(32), Met::Missing).is_some());
+        assert_eq!(accesses.record(&key(1, 0), None, Some(64), Met::Ready), None);
+        assert!(accesses.record(&key(3, 0), None, Some(80), Met::Missing).is_some());
+        let mut keys = Vec::new();
+        accesses.take_into(&KeyPositions::default(), |_, _| None, &mut keys);
+        assert_eq!(keys.iter().map(|access| access.key).collect::<Vec<_>>(), [1, 2, 3].map(|n| key(n, 0)));
     }
 
     #[test]

@@ -293,8 +293,9 @@ impl<const Q: usize> Orders<Q> {
     /// The `len` most recent slots of a queue, which has as many, the most recent first.
     pub(crate) fn newest(&self, queue: usize, len: usize) -> impl Iterator<Item = SlotId> {
         let newest = self.queues[queue].newest;
-        let segments = std::iter::successors(Some(newest), |at| Some(self.metas[*at as usize].older));
-        let slots = segments.take_while(|at| *at != NONE).flat_map(move |at| {
+        let older = |at: &u32| Some(self.metas[*at as usize].older).filter(|older| *older != NONE);
+        let segments = std::iter::successors(Some(newest).filter(|newest| *newest != NONE), older);
+        let slots = segments.flat_map(move |at| {
             let live = self.metas[at as usize].live;
             let indexes = (0..WIDTH as usize).rev().filter(move |index| live >> index & 1 == 1);
             indexes.map(move |index| self.segments[at as usize].slots[index])
