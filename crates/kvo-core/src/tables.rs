@@ -7,7 +7,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Tables of less have no use for huge pages.
 const HUGE_TABLE_BYTES: usize = 4 * HUGE_PAGE_BYTES;
 
-/// An empty vector with room for exactly `len` values, on huge pages where it is large and the kernel has them.
+/// An empty vector with room for `len` values, on huge pages where it is large and the kernel has them.
 ///
 /// A random access to a large table then misses the caches of address translation less often. What is never used of the
 /// room takes no memory, up to a huge page.

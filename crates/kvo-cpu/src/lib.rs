@@ -67,7 +67,7 @@
 //! | `prepare_store` otherwise, refused or with nothing to store | 0 |
 //! | `prepare_load` | 1: the job's slots |
 //! | `complete_store`, `complete_load`, `lookup`, `lookup_prefix`, `on_request_finished`, `on_schedule_end` | 0 |
-//! | a request's record | 0 where a finished request has left its room, else one for each doubling |
+//! | a request's record | 0 where a finished request of up to 16,384 keys has left its room, else one for each doubling |
 //! | a request that meets its keys out of order | two tables of their positions, the keys, and a buffer |
 //! | an event, where they are recorded | its keys |
 //!

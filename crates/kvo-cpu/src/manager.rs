@@ -18,8 +18,10 @@ use crate::{
     tracker::OfferTracker,
 };
 
-/// How many ended jobs and requests leave their room for others.
+/// How many ended jobs and requests leave their room for others, and room for how many keys: one huge request is not to
+/// hold memory for ever.
 const SPARE_MAX: usize = 64;
+const SPARE_KEYS_MAX: usize = 1 << 14;
 
 /// The primary tier: which chunk is in which slot, in what state, pinned by whom, and in what order to evict.
 ///
@@ -292,7 +294,7 @@ impl<P: CachePolicy> CpuManager<P> {
 
     /// Keeps the room of a job that has ended.
     fn keep_room(&mut self, mut slots: Vec<SlotId>) {
-        if self.spare_slots.len() < SPARE_MAX {
+        if self.spare_slots.len() < SPARE_MAX && slots.capacity() <= SPARE_KEYS_MAX {
             slots.clear();
             self.spare_slots.push(slots);
         }
@@ -563,7 +565,7 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
                 self.policy.on_request_finished(&mut accesses.recency, &self.accesses, &self.slots);
             }
         }
-        if self.spare_accesses.len() < SPARE_MAX {
+        if self.spare_accesses.len() < SPARE_MAX && accesses.capacity() <= SPARE_KEYS_MAX {
             accesses.clear();
             self.spare_accesses.push(accesses);
         }

@@ -14,8 +14,8 @@ use crate::{AccessKind, KeyAccess, RequestRecency, RunSummary};
 /// when the request finishes.
 ///
 /// A request meets its keys in order, again and again from the head. As long as it does so in the order of its
-/// [`KeyPositions`], a key's place there is its place here, and no key is kept or compared. From the first key on that is
-/// out of turn or has no position, the keys are kept; they are then expected where the last one left off, and one
+/// [`KeyPositions`], a key's place there is its place here, and no key is kept or compared. From the first key on that
+/// is out of turn or has no position, the keys are kept; they are then expected where the last one left off, and one
 /// beyond all positions met so far is new without a search.
 #[derive(Debug, Default)]
 pub struct RequestAccesses {
@@ -127,10 +127,7 @@ impl RequestAccesses {
         slot: Option<SlotId>,
         met: Met,
     ) -> Meeting {
-        let meeting = match self.meet_in_order(at) {
-            Some(meeting) => meeting,
-            None => self.keep(Some(positions)).meet(key, at.map(|position| position.end_token)),
-        };
+        let meeting = self.place(key, at, positions);
         self.note(meeting, slot, met);
         meeting
     }
@@ -153,10 +150,7 @@ impl RequestAccesses {
         positions: &KeyPositions,
         offer: u32,
     ) -> Option<(Meeting, bool)> {
-        let meeting = match self.meet_in_order(at) {
-            Some(meeting) => meeting,
-            None => self.keep(Some(positions)).meet(key, at.map(|position| position.end_token)),
-        };
+        let meeting = self.place(key, at, positions);
         if meeting.is_first {
             self.recorded.push(Recorded { slot: None, named: offer, met: Met::Missing, missed: true });
             return Some((meeting, true));
@@ -291,6 +285,11 @@ impl RequestAccesses {
         }
     }
 
+    /// For how many keys it has room.
+    pub fn capacity(&self) -> usize {
+        self.recorded.capacity()
+    }
+
     /// Forgets everything, but keeps its room for the next request.
     pub fn clear(&mut self) {
         self.recency = RequestRecency::default();
@@ -301,6 +300,15 @@ impl RequestAccesses {
         self.recorded.clear();
         self.num_reused = 0;
         self.keys = Keys::default();
+    }
+
+    /// Where a key was recorded, or is to be now.
+    #[inline]
+    fn place(&mut self, key: &OffloadKey, at: Option<Position>, positions: &KeyPositions) -> Meeting {
+        match self.meet_in_order(at) {
+            Some(meeting) => meeting,
+            None => self.keep(Some(positions)).meet(key, at.map(|position| position.end_token)),
+        }
     }
 
     /// Meets a key whose place among the positions says where it was recorded, or is the next.

@@ -170,8 +170,12 @@ impl SlotIndex {
         bucket.passed_on > 0 || bucket.entries(tag).next().is_some()
     }
 
-    /// As [`get`](Self::get) for up to [`BATCH`](Self::BATCH) keys, whose hashes are given and whose slots are written. Their cache
-    /// lines are asked for together: first all buckets, then all entries.
+    /// As [`get`](Self::get) for up to [`BATCH`](Self::BATCH) keys, whose hashes are given and whose slots are written.
+    /// All buckets are read first; `soon` is told of each slot whose key will then be compared, so that its owner can
+    /// [`prefetch`] it.
+    ///
+    /// # Panics
+    /// If there are more hashes than a batch has.
     #[inline]
     pub fn get_batch(
         &self,

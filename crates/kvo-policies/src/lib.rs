@@ -1,8 +1,8 @@
 //! Eviction policies for KV-cache chunks: which chunk goes first when a tier is full.
 //!
 //! A policy knows chunks by the slots of its tier and asks for their keys; it never sees bytes and owns no pin. It does
-//! no I/O and has no thread, clock or random source, so equal calls give equal victims. Tiers are generic over [`CachePolicy`], which is open to policies of
-//! your own; [`PolicyKind`] names those that are here.
+//! no I/O and has no thread, clock or random source, so equal calls give equal victims. Tiers are generic over
+//! [`CachePolicy`], which is open to policies of your own; [`PolicyKind`] names those that are here.
 //!
 //! What makes a KV cache different from other caches is that a chunk is of use only if the whole prefix before it is
 //! there too, and that one request meets the same chunks at every step of its decode. All policies here therefore
@@ -25,6 +25,7 @@
 //! | [`Fifo`] | what was stored first; a baseline | | yes |
 //!
 //! A chunk is *stranded* if it is resident but a chunk before it in its prefix is not: it takes room and gives no hit.
+//! "No" is for requests one after the other; while requests overlap, SLRU and ASLRU strand some now and then.
 //! `docs/POLICIES.md` has the measurements, and says which policy to choose.
 //!
 //! # Example
