@@ -51,6 +51,8 @@
 
 #![deny(unsafe_code)]
 
+#[expect(unsafe_code, reason = "claims give out addresses of memory that others promise to keep")]
+mod claims;
 mod clock;
 mod device;
 mod error;
@@ -69,6 +71,7 @@ mod tables;
 mod tier;
 
 pub use crate::{
+    claims::{ReadClaim, StableMemory, WriteClaim},
     clock::{Clock, ManualClock},
     device::{
         CopyOp, DeviceBackend, DeviceHealth, Direction, DrainError, Fence, SubmitError, SubmitErrorReason,

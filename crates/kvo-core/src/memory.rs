@@ -1,6 +1,8 @@
 //! Host memory as slots.
 
-use crate::SlotId;
+use std::sync::Arc;
+
+use crate::{SlotId, StableMemory};
 
 /// Host memory cut into slots of equal size, shared by whoever copies: devices and tiers, each from its own threads.
 ///
@@ -27,6 +29,12 @@ pub trait HostMemory: Send + Sync {
     /// Without calling `write`: [`SlotAccessError::OutOfRange`], or [`SlotAccessError::Busy`] while the slot is
     /// being read or written.
     fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError>;
+
+    /// The same memory as one whose slots stay where they are, if it is such memory. Without, a tier copies through
+    /// the closures, on threads of its own.
+    fn into_stable(self: Arc<Self>) -> Option<Arc<dyn StableMemory>> {
+        None
+    }
 }
 
 /// A slot could not be accessed.

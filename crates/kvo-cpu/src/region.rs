@@ -10,11 +10,15 @@ mod tests;
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
     slice,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
-use kvo_core::{HostMemory, SlotAccessError, SlotId};
+use kvo_core::{HostMemory, SlotAccessError, SlotId, StableMemory};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -195,6 +199,36 @@ impl HostRegion {
             .ok_or(SlotAccessError::OutOfRange { slot, num_slots: self.num_slots() })
     }
 
+    /// Claims a slot's word for one reader more.
+    fn begin_read(&self, slot: SlotId) -> Result<&AtomicU32, SlotAccessError> {
+        let word = self.word(slot)?;
+        // `WRITING` and the largest count of readers both refuse one more.
+        word.try_update(Ordering::Acquire, Ordering::Relaxed, |readers| {
+            (readers < WRITING - 1).then(|| readers + 1)
+        })
+        .map_err(|_| SlotAccessError::Busy { slot })?;
+        Ok(word)
+    }
+
+    /// Claims a slot's word for the only writer.
+    fn begin_write(&self, slot: SlotId) -> Result<&AtomicU32, SlotAccessError> {
+        let word = self.word(slot)?;
+        word.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
+            .map_err(|_| SlotAccessError::Busy { slot })?;
+        Ok(word)
+    }
+
+    /// The word of a slot that is claimed.
+    fn claimed(&self, slot: SlotId) -> &AtomicU32 {
+        let word = self.word(slot).expect("only a slot that there is can be claimed");
+        debug_assert_ne!(word.load(Ordering::Relaxed), 0, "slot {slot} must be claimed to be released");
+        word
+    }
+
+    fn start_of(&self, slot: SlotId) -> NonNull<u8> {
+        NonNull::new(self.slot_ptr(slot)).expect("a mapping does not begin at address 0")
+    }
+
     /// The first byte of a slot, which must be one of the region's.
     fn slot_ptr(&self, slot: SlotId) -> *mut u8 {
         assert!((slot.0 as usize) < self.access.len(), "slot {slot} must be one of {}", self.access.len());
@@ -215,13 +249,7 @@ impl HostMemory for HostRegion {
     }
 
     fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
-        let word = self.word(slot)?;
-        // `WRITING` and the largest count of readers both refuse one more.
-        word.try_update(Ordering::Acquire, Ordering::Relaxed, |readers| {
-            (readers < WRITING - 1).then(|| readers + 1)
-        })
-        .map_err(|_| SlotAccessError::Busy { slot })?;
-        let _guard = ReadGuard(word);
+        let _guard = ReadGuard(self.begin_read(slot)?);
         // SAFETY: `slot_ptr` is the start of `slot_bytes` mapped bytes (`slot_bytes <= stride`), which stay mapped
         // while `self` is borrowed and always hold initialised memory; the claimed word keeps every writer of this
         // process out until `_guard` drops, after the slice is gone, and `attach`'s contract those of others.
@@ -230,14 +258,43 @@ impl HostMemory for HostRegion {
     }
 
     fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
-        let word = self.word(slot)?;
-        word.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
-            .map_err(|_| SlotAccessError::Busy { slot })?;
-        let _guard = WriteGuard(word);
+        let _guard = WriteGuard(self.begin_write(slot)?);
         // SAFETY: as in `with_read`, and the word was 0 and is now `WRITING`, so no other slice of this slot exists
         // until `_guard` drops, after the slice is gone.
         write(unsafe { slice::from_raw_parts_mut(self.slot_ptr(slot), self.slot_bytes) });
         Ok(())
+    }
+
+    fn into_stable(self: Arc<Self>) -> Option<Arc<dyn StableMemory>> {
+        Some(self)
+    }
+}
+
+// SAFETY: the mapping neither moves nor goes before `self` drops, and always holds initialised memory. A claim takes
+// the slot's access word exactly as the closures of `HostMemory` do and keeps it until its release, so claims and
+// closures keep each other out: any number of readers, or one writer. Writers in other processes are kept out by
+// `attach`'s contract.
+unsafe impl StableMemory for HostRegion {
+    fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        self.begin_read(slot)?;
+        Ok(self.start_of(slot))
+    }
+
+    unsafe fn release_read(&self, slot: SlotId) {
+        drop(ReadGuard(self.claimed(slot)));
+    }
+
+    fn claim_write(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        self.begin_write(slot)?;
+        Ok(self.start_of(slot))
+    }
+
+    unsafe fn release_write(&self, slot: SlotId) {
+        drop(WriteGuard(self.claimed(slot)));
+    }
+
+    fn span(&self) -> (NonNull<u8>, usize) {
+        (self.start_of(SlotId(0)), self.access.len() * self.stride)
     }
 }
 

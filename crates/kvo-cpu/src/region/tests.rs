@@ -3,6 +3,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use kvo_core::{ReadClaim, WriteClaim};
+
 use super::*;
 
 fn small(num_slots: u32, slot_bytes: usize) -> RegionOptions {
@@ -187,4 +189,50 @@ fn a_shared_region_cannot_be_shrunk() {
 #[test]
 fn an_anonymous_region_has_no_descriptor() {
     assert!(HostRegion::anonymous(&small(1, 1)).unwrap().shared_fd().is_none());
+}
+
+fn stable() -> (Arc<HostRegion>, Arc<dyn StableMemory>) {
+    let region = Arc::new(HostRegion::anonymous(&small(3, 5000)).unwrap());
+    let stable = Arc::clone(&region).into_stable().expect("a region stays where it is");
+    (region, stable)
+}
+
+#[test]
+fn claims_and_closures_keep_each_other_out() {
+    let (region, stable) = stable();
+    let slot = SlotId(1);
+    let busy = SlotAccessError::Busy { slot };
+    let mut write = WriteClaim::new(Arc::clone(&stable), slot).unwrap();
+    write.bytes_mut().fill(7);
+    assert_eq!(region.with_read(slot, &mut |_| unreachable!()), Err(busy));
+    assert_eq!(region.with_write(slot, &mut |_| unreachable!()), Err(busy));
+    assert_eq!(ReadClaim::new(Arc::clone(&stable), slot).unwrap_err(), busy);
+    assert_eq!(WriteClaim::new(Arc::clone(&stable), slot).unwrap_err(), busy);
+    drop(write);
+
+    let reads = [(); 2].map(|()| ReadClaim::new(Arc::clone(&stable), slot).unwrap());
+    assert!(reads.iter().all(|read| read.bytes() == [7; 5000] && read.slot() == slot));
+    assert_eq!(region.with_read(slot, &mut |bytes| assert_eq!(bytes, [7; 5000])), Ok(()));
+    assert_eq!(region.with_write(slot, &mut |_| unreachable!()), Err(busy));
+    drop(reads);
+    assert_eq!(region.with_write(slot, &mut |_| {}), Ok(()), "all claims were given back");
+}
+
+#[test]
+fn a_claim_of_a_slot_out_of_range_is_an_error() {
+    let (_, stable) = stable();
+    let out_of_range = SlotAccessError::OutOfRange { slot: SlotId(3), num_slots: 3 };
+    assert_eq!(ReadClaim::new(Arc::clone(&stable), SlotId(3)).unwrap_err(), out_of_range);
+    assert_eq!(WriteClaim::new(stable, SlotId(3)).unwrap_err(), out_of_range);
+}
+
+#[test]
+fn a_claim_keeps_the_memory_and_lies_within_the_span() {
+    let (region, stable) = stable();
+    let (start, bytes) = stable.span();
+    let mut claim = WriteClaim::new(stable, SlotId(2)).unwrap();
+    let distance = claim.as_mut_ptr() as usize - start.as_ptr() as usize;
+    assert_eq!((distance, bytes), (2 * 8192, 3 * 8192));
+    drop(region);
+    std::thread::spawn(move || claim.bytes_mut().fill(1)).join().unwrap();
 }
