@@ -1,27 +1,57 @@
-//! The threads that move bytes between the host memory and the file.
+//! What moves bytes between the host memory and the files, and what it is told and says.
 //!
-//! A thread takes one chunk from the queue, moves it straight between the file and the slot of the host memory, and
-//! puts what became of it into the other queue. It knows no state: which slot is whose was decided by the store
-//! before, and what follows from a failure is decided by the store after.
+//! An engine takes [`Op`]s, one chunk each, and sends an [`Event`] for each exactly once, in any order, to the channel
+//! that it was made with. It knows no state: which slot is whose was decided by the store before, and what follows
+//! from a failure is decided by the store after. Slots in the files, their tenants and their pins stay as they are
+//! until the event has come.
+//!
+//! An engine claims the chunk's slot in the host memory when it begins, and gives it back after its last byte, before
+//! it sends the event; it makes the checksum of what it writes, and compares that of what it reads.
 
-use std::{
-    io,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::Instant,
-};
+mod pool;
 
-use crossbeam_channel::{Receiver, Sender};
-use kvo_core::{HostMemory, JobId, SlotAccessError, SlotId};
+use std::{io, time::Duration};
 
-use crate::{
-    OpenError,
-    checksum::checksum,
-    file::{ChunkFile, read_exact_at, write_all_at},
-    options::Geometry,
-    slots::Tenant,
-};
+use kvo_core::{JobId, SlotAccessError, SlotId};
+
+use crate::slots::Tenant;
+
+#[cfg(test)]
+pub(crate) use self::pool::ByHand;
+pub(crate) use self::pool::Pool;
+
+/// What moves the bytes of a store.
+pub(crate) trait Engine: Send {
+    /// Queues an op, or hands it back if it can take none any more. Never waits, and does no I/O.
+    fn submit(&mut self, op: Op) -> Result<(), Op>;
+
+    /// Takes no further ops, ends those that were taken, and waits for them up to `timeout`; the events still come.
+    ///
+    /// # Errors
+    /// The number of ops whose I/O has not ended. Their slots of the host memory stay claimed, and whatever that I/O
+    /// touches stays mapped, for as long as the process lives.
+    fn stop(&mut self, timeout: Duration) -> Result<(), Stuck>;
+}
+
+/// Ops that an engine could not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} transfers have not ended")]
+pub(crate) struct Stuck(pub(crate) usize);
+
+/// What comes back to the store.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A chunk has been moved, or not.
+    Moved(OpDone),
+    #[expect(dead_code, reason = "a journal sends it, with the next changes")]
+    /// A record is on stable storage, or could not be written.
+    Recorded {
+        slot: u32,
+        /// Of the record's chunk; the slot may have another by now.
+        generation: u64,
+        result: io::Result<()>,
+    },
+}
 
 /// One chunk to be moved.
 #[derive(Clone, Copy, Debug)]
@@ -78,145 +108,5 @@ impl Fault {
             }
             Self::Checksum { .. } | Self::Memory(_) | Self::Engine(_) => false,
         }
-    }
-}
-
-/// What a thread works with. It owns a share of the memory, so the memory outlives the I/O on it.
-#[derive(Clone)]
-pub(crate) struct Worker {
-    pub(crate) file: Arc<dyn ChunkFile>,
-    pub(crate) memory: Arc<dyn HostMemory>,
-    pub(crate) geometry: Geometry,
-}
-
-impl Worker {
-    /// Moves one chunk. Never panics: a panic in the memory or the file becomes a fault of this chunk.
-    pub(crate) fn run(&self, op: Op) -> OpDone {
-        let result = catch_unwind(AssertUnwindSafe(|| self.transfer(&op)))
-            .unwrap_or(Err(Fault::Engine("the I/O thread panicked")));
-        OpDone { op, result }
-    }
-
-    fn transfer(&self, op: &Op) -> Result<u64, Fault> {
-        let mut result = Err(Fault::Engine("the host memory handed out no bytes"));
-        match op.action {
-            Action::Write => self.memory.with_read(op.host, &mut |bytes| {
-                result = self.write(op.slot, &op.tenant, bytes);
-            })?,
-            Action::Read { checksum } => self.memory.with_write(op.host, &mut |bytes| {
-                result = self.read(op.slot, &op.tenant, checksum, bytes);
-            })?,
-        }
-        result
-    }
-
-    /// Writes `bytes` into `slot`; returns their checksum.
-    pub(crate) fn write(&self, slot: u32, tenant: &Tenant, bytes: &[u8]) -> Result<u64, Fault> {
-        self.check_length(bytes)?;
-        let sum = checksum(&tenant.key, tenant.generation, bytes);
-        write_all_at(&*self.file, bytes, self.geometry.offset(slot)).map_err(Fault::Io)?;
-        Ok(sum)
-    }
-
-    /// Reads `slot` into `bytes` and checks them. After a fault their content is of no use.
-    pub(crate) fn read(
-        &self,
-        slot: u32,
-        tenant: &Tenant,
-        written: u64,
-        bytes: &mut [u8],
-    ) -> Result<u64, Fault> {
-        self.check_length(bytes)?;
-        read_exact_at(&*self.file, bytes, self.geometry.offset(slot)).map_err(Fault::Io)?;
-        let found = checksum(&tenant.key, tenant.generation, bytes);
-        if found == written { Ok(found) } else { Err(Fault::Checksum { written, found }) }
-    }
-
-    fn check_length(&self, bytes: &[u8]) -> Result<(), Fault> {
-        if bytes.len() == self.geometry.chunk_bytes {
-            Ok(())
-        } else {
-            Err(Fault::Engine("a slot of the host memory is not one chunk long"))
-        }
-    }
-}
-
-/// The threads and the two queues between them and the store.
-///
-/// Neither queue has a bound of its own: the store counts the chunks that are on their way, and takes a job only if
-/// there is room, so neither end ever waits for a full queue.
-pub(crate) struct Pool {
-    /// `None` once intake has stopped.
-    ops: Option<Sender<Op>>,
-    done: Receiver<OpDone>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Pool {
-    pub(crate) fn start(num_threads: usize, worker: &Worker) -> Result<Self, OpenError> {
-        let (ops, queue) = crossbeam_channel::unbounded::<Op>();
-        let (report, done) = crossbeam_channel::unbounded();
-        let mut pool = Self { ops: Some(ops), done, threads: Vec::with_capacity(num_threads) };
-        for index in 0..num_threads {
-            let (queue, report, worker) = (queue.clone(), report.clone(), worker.clone());
-            let work = move || {
-                // Ends when the store stops intake and the queue is empty.
-                for op in queue {
-                    // A store that is being dropped still receives; if not, nobody is left who would want to know.
-                    let _ = report.send(worker.run(op));
-                }
-            };
-            let thread = thread::Builder::new()
-                .name(format!("kvo-nvme-{index}"))
-                .spawn(work)
-                .map_err(|source| OpenError::Thread { index, num_threads, source })?;
-            pool.threads.push(thread);
-        }
-        Ok(pool)
-    }
-
-    /// Queues an op, or hands it back if no thread is left to take it.
-    pub(crate) fn send(&self, op: Op) -> Result<(), Op> {
-        match &self.ops {
-            Some(ops) => ops.send(op).map_err(|error| error.0),
-            None => Err(op),
-        }
-    }
-
-    /// An op that has ended, if there is one. Does not wait.
-    pub(crate) fn try_recv(&self) -> Option<OpDone> {
-        self.done.try_recv().ok()
-    }
-
-    /// Waits for an op to end, until `deadline`.
-    pub(crate) fn recv_deadline(&self, deadline: Instant) -> Option<OpDone> {
-        self.done.recv_deadline(deadline).ok()
-    }
-}
-
-impl Drop for Pool {
-    /// Stops intake, lets the threads finish what is queued, and waits for them.
-    fn drop(&mut self) {
-        self.ops = None;
-        for thread in self.threads.drain(..) {
-            // A thread cannot panic outside `Worker::run`, and if it did, the others are still to be waited for.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The other ends of a pool without threads: a test decides when which op runs, and how it ends.
-#[cfg(test)]
-pub(crate) struct ByHand {
-    pub(crate) queue: Receiver<Op>,
-    pub(crate) report: Sender<OpDone>,
-}
-
-#[cfg(test)]
-impl Pool {
-    pub(crate) fn by_hand() -> (Self, ByHand) {
-        let (ops, queue) = crossbeam_channel::unbounded();
-        let (report, done) = crossbeam_channel::unbounded();
-        (Self { ops: Some(ops), done, threads: Vec::new() }, ByHand { queue, report })
     }
 }

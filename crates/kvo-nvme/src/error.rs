@@ -23,6 +23,14 @@ pub enum OpenError {
         /// The most there can be.
         max: u64,
     },
+    /// There are more devices than chunks.
+    #[error("capacity_chunks is {capacity_chunks}, but each of the {num_devices} dirs must hold one")]
+    TooFew {
+        /// What was asked for.
+        capacity_chunks: u32,
+        /// Directories that were given.
+        num_devices: u32,
+    },
     /// Chunks and the slots of the host memory differ in size.
     #[error("chunk_bytes is {chunk_bytes}, but a slot of the host memory has {slot_bytes} bytes")]
     ChunkBytes {
@@ -32,7 +40,9 @@ pub enum OpenError {
         slot_bytes: u64,
     },
     /// The file would be longer than a file can be.
-    #[error("{capacity_chunks} chunks of {chunk_bytes} bytes do not fit a file: its length must fit 63 bits")]
+    #[error(
+        "{capacity_chunks} chunks of {chunk_bytes} bytes do not fit a file: a chunk must be below 4 GiB, the file's length fit 63 bits"
+    )]
     Overflow {
         /// Chunks that were asked for.
         capacity_chunks: u32,

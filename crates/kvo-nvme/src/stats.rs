@@ -54,6 +54,8 @@ pub struct StoreStats {
     pub chunks_present: u64,
     /// Chunks of write jobs for which there was no room.
     pub chunks_refused: u64,
+    /// Chunks of write jobs that admission did not let in.
+    pub chunks_unadmitted: u64,
     /// Chunks that were evicted to make room.
     pub chunks_evicted: u64,
     /// Chunks that were dropped because a read of them failed.

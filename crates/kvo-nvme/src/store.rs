@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
@@ -20,9 +21,10 @@ use kvo_policies::{KeyAccess, RequestAccesses};
 use crate::{
     NvmeOptions, OpenError, SlotCounts, StoreStats,
     catalog::{Catalog, EventLog},
-    engine::{Op, Pool, Worker},
+    engine::{Engine, Event, Op, Pool},
     options::Geometry,
     room::{self, Room},
+    worker::Worker,
 };
 
 use self::job::{Job, Waiter};
@@ -66,7 +68,8 @@ pub struct NvmeStore {
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
     stats: StoreStats,
     worker: Worker,
-    pool: Pool,
+    engine: Box<dyn Engine>,
+    events: Receiver<Event>,
     scratch: Scratch,
 }
 
@@ -112,33 +115,34 @@ impl NvmeStore {
         geometry: Geometry,
         memory: Arc<dyn HostMemory>,
     ) -> Result<Self, OpenError> {
-        let Room { file, path, created } = room::prepare(&options.dir, geometry.file_bytes)?;
-        let worker = Worker { file: Arc::new(file), memory, geometry };
-        let pool = Pool::start(options.num_threads, &worker).inspect_err(|_| {
+        let Room { file, path, created } = room::prepare(&options.dirs[0], geometry.file_bytes(0))?;
+        let worker = Worker { files: Arc::new([Arc::new(file) as _]), memory, geometry };
+        let (sender, events) = crossbeam_channel::unbounded();
+        let pool = Pool::start(options.num_threads, &worker, &sender).inspect_err(|_| {
             if created {
                 // What cannot be removed is room for the next store.
                 let _ = fs::remove_file(&path);
             }
         })?;
-        Ok(Self::assemble(options, path, worker, pool, first_generation()))
+        Ok(Self::assemble(options, path, worker, (Box::new(pool), events), first_generation()))
     }
 
     pub(crate) fn assemble(
         options: NvmeOptions,
         path: PathBuf,
         worker: Worker,
-        pool: Pool,
+        (engine, events): (Box<dyn Engine>, Receiver<Event>),
         first_generation: u64,
     ) -> Self {
         let name: Arc<str> = options.name.into();
         let capacity = options.capacity_chunks;
         tracing::debug!(tier = &*name, ?path, capacity, policy = %options.policy, "opened");
-        let events = EventLog::new(Arc::clone(&name), options.record_events);
+        let log = EventLog::new(Arc::clone(&name), options.record_events);
         Self {
             name,
             path,
             queue_chunks_max: options.queue_chunks_max,
-            catalog: Catalog::new(capacity, options.policy.build(capacity), events, first_generation),
+            catalog: Catalog::new(capacity, options.policy.build(capacity), log, first_generation),
             requests: HashMap::new(),
             jobs: HashMap::new(),
             waiters: HashMap::new(),
@@ -146,7 +150,8 @@ impl NvmeStore {
             inflight_chunks: 0,
             stats: StoreStats::default(),
             worker,
-            pool,
+            engine,
+            events,
             scratch: Scratch::default(),
         }
     }
@@ -163,7 +168,7 @@ impl NvmeStore {
 
     /// Bytes that the file has, all of them backed by blocks from the start.
     pub fn file_bytes(&self) -> u64 {
-        self.worker.geometry.file_bytes
+        self.worker.geometry.file_bytes(0)
     }
 
     /// Where the slots are.
@@ -194,15 +199,18 @@ impl NvmeStore {
         // A timeout beyond the clock's range is as good as a year.
         let deadline = start + timeout.min(Duration::from_hours(365 * 24));
         while self.inflight_chunks > 0 {
-            let Some(done) = self.pool.recv_deadline(deadline) else {
+            let Ok(event) = self.events.recv_deadline(deadline) else {
                 let inflight = self.jobs.len() - self.completed.len();
                 return Err(DrainError { inflight, waited: start.elapsed() });
             };
-            self.end_op(done);
+            self.take_in(event);
         }
         Ok(())
     }
 }
+
+/// How long a store that is dropped waits for what is under way.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Generations start at the time of opening, in nanoseconds. Each write takes one, which is far slower than the
 /// clock, so no generation of an earlier store on the same file comes again.
@@ -241,6 +249,14 @@ impl fmt::Debug for NvmeStore {
             .field("path", &self.path)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for NvmeStore {
+    fn drop(&mut self) {
+        if let Err(stuck) = self.engine.stop(PATIENCE) {
+            tracing::error!(tier = &*self.name, %stuck, "dropped; the host memory under them is never unmapped");
+        }
     }
 }
 

@@ -21,8 +21,9 @@ use kvo_core::{
 
 use crate::{
     NvmeOptions, NvmeStore,
-    engine::{ByHand, Op, Pool, Worker},
+    engine::{ByHand, Event, Op, Pool},
     file::ChunkFile,
+    worker::Worker,
 };
 
 const CHUNK_BYTES: usize = 40;
@@ -192,12 +193,14 @@ impl Rig {
         let memory = Memory::new(64, CHUNK_BYTES);
         let geometry = options.geometry(Some(&*memory)).unwrap();
         let disk = Arc::new(Disk {
-            bytes: Mutex::new(vec![0; usize::try_from(geometry.file_bytes).unwrap()]),
+            bytes: Mutex::new(vec![0; usize::try_from(geometry.file_bytes(0)).unwrap()]),
             trouble: Mutex::new((Trouble::None, 0)),
         });
-        let worker = Worker { file: disk.clone(), memory: memory.clone(), geometry };
-        let (pool, hand) = Pool::by_hand();
-        let store = NvmeStore::assemble(options, PathBuf::new(), worker.clone(), pool, 1);
+        let worker = Worker { files: Arc::new([disk.clone() as _]), memory: memory.clone(), geometry };
+        let (sender, events) = crossbeam_channel::unbounded();
+        let (pool, hand) = Pool::by_hand(sender);
+        let engine = (Box::new(pool) as _, events);
+        let store = NvmeStore::assemble(options, PathBuf::new(), worker.clone(), engine, 1);
         Self { store, memory, disk, worker, hand, next_job: 0 }
     }
 
@@ -248,7 +251,7 @@ impl Rig {
         self.disk.set(trouble);
         let done = self.worker.run(op);
         self.disk.set(Trouble::None);
-        self.hand.report.send(done).unwrap();
+        self.hand.events.send(Event::Moved(done)).unwrap();
     }
 
     /// Runs everything that is queued; the ops of chunk `n` with the trouble that `troubles` gives.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     catalog::{ReadEnd, Residence, SlotBroken},
-    engine::{Action, Fault, Op, OpDone},
+    engine::{Action, Event, Fault, Op, OpDone},
 };
 
 impl SecondaryTier for NvmeStore {
@@ -237,7 +237,7 @@ impl NvmeStore {
         let mut ops = std::mem::take(&mut self.scratch.ops);
         self.inflight_chunks += ops.len();
         for op in ops.drain(..) {
-            if let Err(op) = self.pool.send(op) {
+            if let Err(op) = self.engine.submit(op) {
                 self.end_op(OpDone { op, result: Err(Fault::Engine("no I/O thread is left")) });
             }
         }
@@ -246,8 +246,15 @@ impl NvmeStore {
 
     /// Takes in whatever the threads have finished.
     pub(super) fn absorb(&mut self) {
-        while let Some(done) = self.pool.try_recv() {
-            self.end_op(done);
+        while let Ok(event) = self.events.try_recv() {
+            self.take_in(event);
+        }
+    }
+
+    pub(super) fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Moved(done) => self.end_op(done),
+            Event::Recorded { .. } => {}
         }
     }
 

@@ -98,12 +98,12 @@ fn the_intact_bytes_of_an_earlier_write_of_the_same_key_fail_too() {
 fn one_flipped_bit_costs_one_key() {
     let mut rig = Rig::new(4);
     rig.put(1, &[1, 2, 3]);
-    rig.disk.flip_bit(rig.worker.geometry.offset(1) + 17);
+    rig.disk.flip_bit(rig.worker.geometry.place(1).offset + 17);
     rig.get(2, &[1, 2, 3], &[2]);
     rig.check_resident(0..5, &[1, 3]);
     assert_eq!(rig.store.stats().checksum_failures, 1);
     // A bit between the chunks is nobody's.
-    rig.disk.flip_bit(rig.worker.geometry.offset(0) + 4095);
+    rig.disk.flip_bit(rig.worker.geometry.place(0).offset + 4095);
     rig.get(2, &[1, 3], &[]);
 }
 
@@ -112,7 +112,7 @@ fn a_slot_that_fails_its_second_check_is_quarantined() {
     let mut rig = Rig::new(1);
     for (round, quarantined) in [(0, 0), (1, 1)] {
         rig.put(1, &[1]);
-        rig.disk.flip_bit(0);
+        rig.disk.flip_bit(rig.worker.geometry.place(0).offset);
         rig.get(1, &[1], &[1]);
         assert_eq!(rig.store.counts().quarantined, quarantined, "round {round}");
     }

@@ -429,7 +429,7 @@ impl Model {
         let Some(&Chunk::Valid { slot, .. }) = self.chunks.get(&n) else { return };
         // A second flip could undo the first.
         if self.corrupt.insert(slot) {
-            self.rig.disk.flip_bit(self.rig.worker.geometry.offset(slot) + bit % CHUNK_BYTES as u64);
+            self.rig.disk.flip_bit(self.rig.worker.geometry.place(slot).offset + bit % CHUNK_BYTES as u64);
         }
     }
 

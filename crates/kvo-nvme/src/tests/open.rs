@@ -7,9 +7,12 @@ use kvo_core::{BlockHash, GroupIdx, OffloadKey};
 use super::Memory;
 use crate::{FILE_NAME, NvmeOptions, NvmeStore, OpenError};
 
+/// Where the slots begin in the file.
+const START: u64 = 2 << 20;
+
 #[track_caller]
 fn open_fails(options: NvmeOptions) -> OpenError {
-    let dir = options.dir.clone();
+    let dir = options.dirs[0].clone();
     let existed = dir.join(FILE_NAME).exists();
     let error = NvmeStore::open_without_memory(options).expect_err("it opened");
     assert_eq!(dir.join(FILE_NAME).exists(), existed, "a failed open leaves nothing behind: {error}");
@@ -111,7 +114,7 @@ fn a_full_disk_shows_what_is_needed_and_what_there_is() {
     let OpenError::NoRoom { needed_bytes, allocated_bytes, available_bytes, ref path } = error else {
         panic!("{error}");
     };
-    assert_eq!(needed_bytes, u64::from(u32::MAX) << 20);
+    assert_eq!(needed_bytes, START + (u64::from(u32::MAX) << 20));
     assert_eq!(allocated_bytes, 0);
     assert!(available_bytes < needed_bytes);
     assert_eq!(*path, dir.path().join(FILE_NAME));
@@ -125,7 +128,7 @@ fn the_file_has_a_block_behind_every_byte() {
     let dir = tempfile::tempdir().unwrap();
     let store = NvmeStore::open_without_memory(NvmeOptions::new(dir.path(), 100, 5000)).unwrap();
     let metadata = fs::metadata(store.path()).unwrap();
-    assert_eq!((metadata.len(), store.file_bytes()), (100 * 8192, 100 * 8192));
+    assert_eq!((metadata.len(), store.file_bytes()), (START + 100 * 8192, START + 100 * 8192));
     assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks", metadata.blocks());
     assert_eq!(metadata.mode() & 0o777, 0o600);
 }
@@ -151,7 +154,7 @@ fn an_earlier_file_is_room_and_its_chunks_are_forgotten() {
         let options = NvmeOptions { capacity_chunks, ..options(dir.path()) };
         let mut store = NvmeStore::open_without_memory(options).unwrap();
         assert!(!store.read_chunk(&key, &mut [0; 4096]).unwrap());
-        assert_eq!(fs::metadata(store.path()).unwrap().len(), u64::from(capacity_chunks) * 4096);
+        assert_eq!(fs::metadata(store.path()).unwrap().len(), START + u64::from(capacity_chunks) * 4096);
         assert_eq!(store.counts().free, capacity_chunks);
     }
 }

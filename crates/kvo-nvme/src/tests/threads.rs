@@ -18,6 +18,8 @@ use crate::{NvmeOptions, NvmeStore};
 
 const BYTES: usize = 20_000;
 const STRIDE: u64 = 20_480;
+/// Where the slots begin in the file.
+const START: u64 = 2 << 20;
 const LONG: Duration = Duration::from_mins(1);
 
 /// A job for chunks `ns` in the host slots `first_slot`, `first_slot + 1`, ...
@@ -75,7 +77,7 @@ fn a_bit_flipped_on_disk_costs_exactly_that_chunk() {
     let memory = Memory::new(32, BYTES);
     let mut store = filled(dir.path(), &memory);
     let file = OpenOptions::new().read(true).write(true).open(store.path()).unwrap();
-    let (mut byte, at) = ([0], 5 * STRIDE + 12_345);
+    let (mut byte, at) = ([0], START + 5 * STRIDE + 12_345);
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 0x40], at).unwrap();
     read_all(&mut store, &memory, &[5]);
@@ -89,7 +91,7 @@ fn a_file_cut_under_the_store_costs_misses() {
     let memory = Memory::new(32, BYTES);
     let mut store = filled(dir.path(), &memory);
     let file = OpenOptions::new().write(true).open(store.path()).unwrap();
-    file.set_len(3 * STRIDE + 100).unwrap();
+    file.set_len(START + 3 * STRIDE + 100).unwrap();
     read_all(&mut store, &memory, &(3..16).collect::<Vec<_>>());
     assert_eq!((store.counts().free, store.counts().quarantined), (13, 0));
     // The slots are written anew.
@@ -194,7 +196,7 @@ fn a_dropped_store_finishes_what_is_queued_and_then_lets_the_memory_go() {
     is_gone.recv_timeout(LONG).unwrap();
     let bytes = std::fs::read(path).unwrap();
     for n in 0..8_u64 {
-        let at = usize::try_from(n * STRIDE).unwrap();
+        let at = usize::try_from(START + n * STRIDE).unwrap();
         assert_eq!(bytes[at..at + BYTES], content(n, 0, BYTES), "chunk {n} was queued and is written");
     }
 }

@@ -1,0 +1,59 @@
+//! What the index file is told: records of slots, and at the end the eviction order.
+
+use std::io;
+
+use crate::format::RecordState;
+
+/// A record for one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) slot: u32,
+    pub(crate) state: RecordState,
+}
+
+/// What keeps the records of a store. It answers by [`Event`](crate::engine::Event)s to the channel that it was made
+/// with.
+pub(crate) trait Journal: Send {
+    /// Takes a record, to be written with others in a while: after a number of them, or a time. Never waits, and does
+    /// no I/O. Records of one slot reach the file in the order in which they were put.
+    ///
+    /// In durable mode an [`Event::Recorded`](crate::engine::Event::Recorded) comes for each record of a chunk, once
+    /// the payload and the record are on stable storage, or that has failed. Otherwise one comes for failures only.
+    fn put(&mut self, entry: Entry);
+
+    /// Writes what is left, syncs data and index, writes `order` (slots, the next to be evicted first) and a superblock
+    /// that says clean. Waits for all of it.
+    ///
+    /// # Errors
+    /// If anything could not be written, now or before: then the superblock does not say clean.
+    fn close(&mut self, order: &[u32], written_bytes: u64) -> io::Result<()>;
+}
+
+/// What an earlier store has left, as the one that is being opened takes it over.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// The chunks, each key once, the next to be evicted first.
+    pub(crate) chunks: Vec<Entry>,
+    /// Slots that failed.
+    pub(crate) quarantined: Vec<u32>,
+    /// What was found and is not used.
+    pub(crate) report: RecoveryReport,
+}
+
+/// What opening a store has found in its index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Whether the store was closed before, and not killed.
+    pub clean: bool,
+    /// Chunks that are there again.
+    pub chunks: u32,
+    /// Records that were torn, or that nothing of ours wrote.
+    pub damaged_records: u32,
+    /// Records of another length than a chunk's, or of an epoch that is still to come.
+    pub foreign_records: u32,
+    /// Older records of keys that a newer one names.
+    pub superseded_records: u32,
+    /// Slots that had failed before and are not used.
+    pub quarantined: u32,
+}
