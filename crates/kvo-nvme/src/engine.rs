@@ -43,7 +43,7 @@ pub(crate) struct Stuck(pub(crate) usize);
 pub(crate) enum Event {
     /// A chunk has been moved, or not.
     Moved(OpDone),
-    #[expect(dead_code, reason = "a journal sends it, with the next changes")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "a journal sends it, with the next changes"))]
     /// A record is on stable storage, or could not be written.
     Recorded {
         slot: u32,
@@ -95,6 +95,10 @@ pub(crate) enum Fault {
     Memory(#[from] SlotAccessError),
     #[error("{0}")]
     Engine(&'static str),
+    #[error("the deadline has passed")]
+    Late,
+    #[error("the record of the chunk could not be put on stable storage")]
+    Record(#[source] io::Error),
 }
 
 impl Fault {
@@ -106,7 +110,7 @@ impl Fault {
             Self::Io(error) => {
                 !matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | FileTooLarge)
             }
-            Self::Checksum { .. } | Self::Memory(_) | Self::Engine(_) => false,
+            _ => false,
         }
     }
 }

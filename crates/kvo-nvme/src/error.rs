@@ -1,6 +1,6 @@
 //! Why a store could not be opened, and why a chunk could not be moved by a direct call.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 /// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a file
 /// that was there keeps at most the length that it had.
@@ -106,6 +106,12 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is too little memory for the books of so many slots.
+    #[error("there is no memory for the books of {num_slots} slots, about 120 bytes each")]
+    Memory {
+        /// Slots of the store.
+        num_slots: u32,
+    },
     /// An I/O thread could not be started.
     #[error("cannot start I/O thread {index} of {num_threads}")]
     Thread {
@@ -139,4 +145,22 @@ pub enum ChunkError {
     /// The write failed; the chunk is not in the store.
     #[error("the chunk could not be written")]
     Write(#[source] io::Error),
+}
+
+/// A store could not be closed as it should be. It is closed nevertheless, and can be opened again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The device has not ended with some chunks. The memory that it may still touch is never unmapped, and the files
+    /// stay locked, for as long as the process lives.
+    #[error("{transfers} transfers have not ended within {waited:?}")]
+    Stuck {
+        /// Chunks.
+        transfers: usize,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// The index could not be written.
+    #[error("the index could not be written")]
+    Index(#[source] io::Error),
 }

@@ -86,7 +86,7 @@ mod worker;
 mod tests;
 
 pub use crate::{
-    error::{ChunkError, OpenError},
+    error::{ChunkError, CloseError, OpenError},
     journal::RecoveryReport,
     options::{
         Admission, AdmissionRule, BreakerOptions, ChecksumKind, EngineKind, IfNoRoom, IfOther, NvmeOptions,

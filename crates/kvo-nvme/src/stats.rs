@@ -66,6 +66,16 @@ pub struct StoreStats {
     pub read_errors: u64,
     /// Writes that failed.
     pub write_errors: u64,
+    /// Writes that were begun anew in another slot, because their first failed.
+    pub writes_again: u64,
+    /// Chunks that were reported as failed because they took too long.
+    pub late: u64,
+    /// Those of them that the device has ended with since.
+    pub late_ended: u64,
+    /// Records that were given to the index.
+    pub records: u64,
+    /// Records that could not be written, or not be made safe.
+    pub record_errors: u64,
     /// Transfers that never reached the disk because the host memory, or the thread, failed.
     pub memory_errors: u64,
 }

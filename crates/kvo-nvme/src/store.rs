@@ -1,10 +1,13 @@
 //! The store: jobs in, chunks out to the threads, completions back.
 
 mod direct;
+mod ends;
 mod job;
+mod plan;
 mod tier;
 
 use std::{
+    collections::VecDeque,
     fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,14 +17,15 @@ use std::{
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    NvmeOptions, OpenError, SlotCounts, StoreStats,
+    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats,
     catalog::{Catalog, EventLog},
     engine::{Engine, Event, Op, Pool},
+    journal::{Journal, Recovered},
     options::Geometry,
     room::{self, Room},
     worker::Worker,
@@ -57,11 +61,22 @@ pub struct NvmeStore {
     name: Arc<str>,
     path: PathBuf,
     queue_chunks_max: usize,
+    durable: bool,
+    /// How long a chunk may take.
+    deadline: Duration,
+    clock: Box<dyn Clock>,
     catalog: Catalog,
-    requests: HashMap<RequestId, RequestAccesses>,
+    requests: HashMap<RequestId, Request>,
+    next_run: u64,
     jobs: HashMap<JobId, Job>,
+    /// The open jobs and some that have ended, by when they are late; deadlines ascend.
+    deadlines: VecDeque<(Duration, JobId)>,
     /// Chunks of write jobs that wait for another job's write into this slot.
     waiters: HashMap<u32, Vec<Waiter>>,
+    /// In durable mode: chunks that are written, and whose records are not yet safe, by slot.
+    recording: HashMap<u32, Recording>,
+    /// Slots of the host memory that late chunks have let go.
+    released: Vec<(JobId, SlotId)>,
     /// Jobs that have ended and were not polled yet; they are still in `jobs`.
     completed: Vec<TierCompletion>,
     inflight_chunks: usize,
@@ -69,9 +84,42 @@ pub struct NvmeStore {
     stats: StoreStats,
     worker: Worker,
     engine: Box<dyn Engine>,
+    journal: Box<dyn Journal>,
     events: Receiver<Event>,
+    is_closed: bool,
     scratch: Scratch,
 }
+
+/// A request that was announced.
+struct Request {
+    accesses: RequestAccesses,
+    /// The store's own number of it, for the records of what it writes.
+    run: u64,
+}
+
+/// A chunk that waits for its record.
+struct Recording {
+    /// None for a direct call.
+    op: Option<Op>,
+    checksum: u64,
+}
+
+/// What a store is made of.
+pub(crate) struct Parts {
+    pub(crate) worker: Worker,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) journal: Box<dyn Journal>,
+    /// What the engine and the journal send to.
+    pub(crate) events: Receiver<Event>,
+    pub(crate) clock: Box<dyn Clock>,
+    pub(crate) recovered: Recovered,
+    /// Of this opening; below 2^24.
+    pub(crate) epoch: u64,
+    pub(crate) path: PathBuf,
+}
+
+/// Generations and runs count below this many bits; above them is the epoch.
+const EPOCH_SHIFT: u32 = 40;
 
 /// Room that jobs use while they are submitted, kept so that a steady state allocates nothing.
 #[derive(Default)]
@@ -124,36 +172,63 @@ impl NvmeStore {
                 let _ = fs::remove_file(&path);
             }
         })?;
-        Ok(Self::assemble(options, path, worker, (Box::new(pool), events), first_generation()))
+        let started = Instant::now();
+        let parts = Parts {
+            worker,
+            engine: Box::new(pool),
+            journal: Box::new(crate::journal::NoJournal),
+            events,
+            clock: Box::new(move || started.elapsed()),
+            recovered: Recovered::default(),
+            epoch: first_epoch(),
+            path,
+        };
+        Self::assemble(options, parts)
     }
 
-    pub(crate) fn assemble(
-        options: NvmeOptions,
-        path: PathBuf,
-        worker: Worker,
-        (engine, events): (Box<dyn Engine>, Receiver<Event>),
-        first_generation: u64,
-    ) -> Self {
+    /// Puts a store together that holds what was recovered.
+    ///
+    /// # Errors
+    /// [`OpenError::Memory`] if there is too little memory for the books.
+    pub(crate) fn assemble(options: NvmeOptions, parts: Parts) -> Result<Self, OpenError> {
+        let Parts { worker, engine, journal, events, clock, recovered, epoch, path } = parts;
         let name: Arc<str> = options.name.into();
-        let capacity = options.capacity_chunks;
-        tracing::debug!(tier = &*name, ?path, capacity, policy = %options.policy, "opened");
+        let capacity = worker.geometry.capacity;
+        let first = epoch << EPOCH_SHIFT;
         let log = EventLog::new(Arc::clone(&name), options.record_events);
-        Self {
+        let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
+            .map_err(|_| OpenError::Memory { num_slots: capacity })?;
+        tracing::debug!(tier = &*name, ?path, capacity, epoch, policy = %options.policy, "opened");
+        Ok(Self {
             name,
             path,
             queue_chunks_max: options.queue_chunks_max,
-            catalog: Catalog::new(capacity, options.policy.build(capacity), log, first_generation),
+            durable: options.durable,
+            deadline: options.deadline,
+            clock,
+            catalog,
             requests: HashMap::new(),
+            next_run: first,
             jobs: HashMap::new(),
+            deadlines: VecDeque::new(),
             waiters: HashMap::new(),
+            recording: HashMap::new(),
+            released: Vec::new(),
             completed: Vec::new(),
             inflight_chunks: 0,
             stats: StoreStats::default(),
             worker,
             engine,
+            journal,
             events,
+            is_closed: false,
             scratch: Scratch::default(),
-        }
+        })
+    }
+
+    fn new_request(&mut self) -> Request {
+        self.next_run += 1;
+        Request { accesses: RequestAccesses::default(), run: self.next_run }
     }
 
     /// The store's file.
@@ -198,25 +273,60 @@ impl NvmeStore {
         let start = Instant::now();
         // A timeout beyond the clock's range is as good as a year.
         let deadline = start + timeout.min(Duration::from_hours(365 * 24));
-        while self.inflight_chunks > 0 {
-            let Ok(event) = self.events.recv_deadline(deadline) else {
-                let inflight = self.jobs.len() - self.completed.len();
-                return Err(DrainError { inflight, waited: start.elapsed() });
-            };
-            self.take_in(event);
+        self.absorb();
+        while self.jobs.len() > self.completed.len() + self.num_late() {
+            // Now and then, to give up what is late.
+            let until = deadline.min(Instant::now() + Duration::from_millis(100));
+            match self.events.recv_deadline(until) {
+                Ok(event) => self.take_in(event),
+                Err(_) if Instant::now() >= deadline => {
+                    let inflight = self.jobs.len() - self.completed.len() - self.num_late();
+                    return Err(DrainError { inflight, waited: start.elapsed() });
+                }
+                Err(_) => {}
+            }
+            self.absorb();
         }
         Ok(())
+    }
+
+    /// Jobs that are reported, or are about to be, with chunks that the engine still has.
+    fn num_late(&self) -> usize {
+        let is_waiting = |id: &JobId| self.completed.iter().any(|completion| completion.job == *id);
+        self.jobs.iter().filter(|(id, job)| job.is_decided() && !is_waiting(id)).count()
+    }
+
+    /// Ends the store: waits up to `timeout` for what is under way, and writes down which chunks there are and in
+    /// which order they would have been evicted. Jobs that were not polled by then never will be.
+    ///
+    /// Dropping the store does the same, with a minute of patience, and can only log what went wrong.
+    ///
+    /// # Errors
+    /// [`CloseError`]: then the next opening finds the store as after a crash, which costs the order and perhaps some
+    /// chunks. Nothing is unmapped under I/O that has not ended: that memory stays for as long as the process lives.
+    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
+        self.end(timeout)
+    }
+
+    fn end(&mut self, timeout: Duration) -> Result<(), CloseError> {
+        self.is_closed = true;
+        let stopped = self.engine.stop(timeout);
+        while let Ok(event) = self.events.try_recv() {
+            self.take_in(event);
+        }
+        stopped.map_err(|stuck| CloseError::Stuck { transfers: stuck.0, waited: timeout })?;
+        let order = self.catalog.take_eviction_order();
+        self.journal.close(&order, self.stats.write.bytes).map_err(CloseError::Index)
     }
 }
 
 /// How long a store that is dropped waits for what is under way.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Generations start at the time of opening, in nanoseconds. Each write takes one, which is far slower than the
-/// clock, so no generation of an earlier store on the same file comes again.
-fn first_generation() -> u64 {
+/// Epochs are the time of opening, in minutes, as long as no file remembers them.
+fn first_epoch() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX / 2)
+    (since_epoch.as_secs() / 60) & 0x00ff_ffff
 }
 
 /// The memory of a store that has none.
@@ -254,8 +364,10 @@ impl fmt::Debug for NvmeStore {
 
 impl Drop for NvmeStore {
     fn drop(&mut self) {
-        if let Err(stuck) = self.engine.stop(PATIENCE) {
-            tracing::error!(tier = &*self.name, %stuck, "dropped; the host memory under them is never unmapped");
+        if !self.is_closed
+            && let Err(error) = self.end(PATIENCE)
+        {
+            tracing::error!(tier = &*self.name, %error, "dropped, and not closed");
         }
     }
 }
@@ -266,13 +378,7 @@ impl NvmeStore {
     #[track_caller]
     pub(crate) fn assert_consistent(&self) {
         self.catalog.assert_consistent();
-        for slot in self.waiters.keys() {
-            assert!(
-                self.catalog.is_writing(*slot),
-                "chunks wait for slot {slot}, which is not being written"
-            );
-        }
-        let open: usize = self.jobs.values().map(Job::undecided).sum();
+        let open: usize = self.jobs.values().map(Job::open_chunks).sum();
         let waiting: usize = self.waiters.values().map(Vec::len).sum();
         assert_eq!(open, self.inflight_chunks + waiting);
         if self.jobs.is_empty() {

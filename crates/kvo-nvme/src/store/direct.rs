@@ -6,8 +6,12 @@ use hashbrown::HashSet;
 use kvo_core::{OffloadKey, SlotId};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
-use super::NvmeStore;
-use crate::{ChunkError, catalog::Residence, engine::Fault};
+use super::{NvmeStore, Recording, Request};
+use crate::{
+    ChunkError,
+    catalog::{Origin, Residence},
+    engine::Fault,
+};
 
 impl NvmeStore {
     /// Writes one chunk and waits for it. A chunk that is there already is kept as it is.
@@ -21,7 +25,7 @@ impl NvmeStore {
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
-        let mut accesses = RequestAccesses::default();
+        let Request { mut accesses, run } = self.new_request();
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
             Residence::Valid { slot, .. } => {
@@ -38,17 +42,42 @@ impl NvmeStore {
             kind: AccessKind::Inserted,
         }]);
         self.catalog.make_room(1, &HashSet::new(), 0);
-        let Some((slot, tenant)) = self.catalog.begin_write(&mut accesses.recency, key, None) else {
+        let Some((slot, tenant)) =
+            self.catalog.begin_write(&mut accesses.recency, key, Origin { run, end_token: None })
+        else {
             self.stats.chunks_refused += 1;
             return Err(ChunkError::NoRoom);
         };
         let result = self.worker.write(slot, &tenant, bytes);
-        self.end_write(slot, &result);
-        result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
+        if let Ok(checksum) = result {
+            self.put_record(slot, checksum);
+        }
+        match result {
+            Ok(checksum) if self.durable => {
+                self.recording.insert(slot, Recording { op: None, checksum });
+                self.await_record(slot, &key)?;
+            }
+            result => {
+                self.end_write(slot, &result);
+                result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
+            }
+        }
         self.stats.write.chunks += 1;
         self.stats.write.bytes += bytes.len() as u64;
         self.commit(&mut accesses, &key, slot, Met::Stored);
         Ok(())
+    }
+
+    /// Waits until the record of a chunk is safe, or is known not to be.
+    fn await_record(&mut self, slot: u32, key: &OffloadKey) -> Result<(), ChunkError> {
+        while self.recording.contains_key(&slot) {
+            let Ok(event) = self.events.recv() else { break };
+            self.take_in(event);
+        }
+        match self.catalog.residence(key) {
+            Residence::Valid { .. } => Ok(()),
+            _ => Err(ChunkError::Write(io::Error::other("the record of the chunk could not be made safe"))),
+        }
     }
 
     /// Reads one chunk into `bytes` and waits for it; `false` is a miss.
