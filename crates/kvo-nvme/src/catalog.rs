@@ -15,6 +15,7 @@ use kvo_policies::{
 use crate::{
     SlotCounts,
     format::{Record, RecordState},
+    health::SlotVerdict,
     journal::{Entry, Recovered},
     slots::{SlotState, SlotTable, Tenant},
 };
@@ -40,23 +41,21 @@ pub(crate) struct Pinned {
     pub(crate) checksum: u64,
 }
 
-/// What a read that ended says about the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadEnd {
-    /// Nothing bad.
-    Sound,
-    /// The bytes are not those that were written.
-    Corrupt,
-    /// The disk failed.
-    Broken,
-}
-
 /// What a record says of a chunk beside its key, its bytes and its write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     /// The request that writes it, by the store's own number.
     pub(crate) run: u64,
     pub(crate) end_token: Option<u32>,
+}
+
+/// A write that goes to another slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) slot: u32,
+    pub(crate) tenant: Tenant,
+    /// Whether the first slot is used no more.
+    pub(crate) is_quarantined: bool,
 }
 
 /// Chunks of an earlier opening that the policy is told of together.
@@ -254,7 +253,12 @@ impl Catalog {
 
     /// The write into `slot` has failed and the slot with it: gives its chunk another, if one is free or can be had,
     /// and that slot's tenant. The chunk is then being written there, by a write of its own.
-    pub(crate) fn move_write(&mut self, recency: &mut RequestRecency, slot: u32) -> Option<(u32, Tenant)> {
+    pub(crate) fn move_write(
+        &mut self,
+        recency: &mut RequestRecency,
+        slot: u32,
+        verdict: SlotVerdict,
+    ) -> Option<Moved> {
         let SlotState::Writing { tenant } = self.slots.state(slot) else {
             panic!("a write into slot {slot} moved, which is {:?}", self.slots.state(slot));
         };
@@ -262,8 +266,9 @@ impl Catalog {
         if self.make_room(1, &HashSet::new(), 0) == 0 {
             return None;
         }
-        self.end_write(slot, Err(SlotBroken(true)));
-        self.begin_write(recency, tenant.key, origin)
+        let is_quarantined = self.end_write(slot, Err(verdict));
+        let (slot, tenant) = self.begin_write(recency, tenant.key, origin)?;
+        Some(Moved { slot, tenant, is_quarantined })
     }
 
     /// The record of the chunk that is being written into `slot`, whose bytes have this checksum.
@@ -281,9 +286,9 @@ impl Catalog {
         matches!(self.slots.state(slot), SlotState::Writing { tenant } if tenant.generation == generation)
     }
 
-    /// The write into `slot` has ended: with the checksum of its bytes, or not, and then perhaps because the slot is
-    /// broken.
-    pub(crate) fn end_write(&mut self, slot: u32, result: Result<u64, SlotBroken>) {
+    /// The write into `slot` has ended: with the checksum of its bytes, or not, and what that says of the slot. Says
+    /// whether the slot is quarantined by this.
+    pub(crate) fn end_write(&mut self, slot: u32, result: Result<u64, SlotVerdict>) -> bool {
         let SlotState::Writing { tenant } = self.slots.state(slot) else {
             panic!("a write into slot {slot} ended, which is {:?}", self.slots.state(slot));
         };
@@ -293,12 +298,24 @@ impl Catalog {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: 0 });
                 self.policy.on_ready(SlotId(slot));
                 self.events.push(EventKind::Stored, tenant.key);
+                false
             }
-            Err(SlotBroken(broken)) => {
+            Err(verdict) => {
                 self.leave(slot);
                 self.policy.remove(SlotId(slot));
+                let broken = self.is_broken(slot, verdict);
                 self.slots.set(slot, if broken { SlotState::Quarantined } else { SlotState::Free });
+                broken
             }
+        }
+    }
+
+    /// Whether a slot is used no more after a failure.
+    fn is_broken(&mut self, slot: u32, verdict: SlotVerdict) -> bool {
+        match verdict {
+            SlotVerdict::Kept => false,
+            SlotVerdict::Strike => self.slots.strike(slot),
+            SlotVerdict::Quarantine => true,
         }
     }
 
@@ -311,11 +328,11 @@ impl Catalog {
         Some(Pinned { slot, tenant, checksum })
     }
 
-    /// A read of `slot` has ended. A chunk whose bytes are not good is dropped, its slot free (or quarantined) as
-    /// soon as no other read of it runs. Says whether the slot is quarantined by this.
-    pub(crate) fn end_read(&mut self, slot: u32, end: ReadEnd) -> bool {
+    /// A read of `slot` has ended, and says this of it. A chunk whose bytes are not good is dropped, its slot free (or
+    /// quarantined) as soon as no other read of it runs. Says whether the slot is quarantined by this.
+    pub(crate) fn end_read(&mut self, slot: u32, verdict: SlotVerdict) -> bool {
         match self.slots.state(slot) {
-            SlotState::Valid { tenant, checksum, pins } if end == ReadEnd::Sound => {
+            SlotState::Valid { tenant, checksum, pins } if verdict == SlotVerdict::Kept => {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: pins - 1 });
                 if pins == 1 {
                     self.policy.on_unpin(SlotId(slot));
@@ -326,12 +343,12 @@ impl Catalog {
                 self.policy.remove(SlotId(slot));
                 self.events.push(EventKind::Removed, tenant.key);
                 self.dropped += 1;
-                let broken = end == ReadEnd::Broken || self.slots.strike(slot);
+                let broken = self.is_broken(slot, verdict);
                 self.retire(slot, pins - 1, broken);
             }
             // The reads of one tenancy that were already running tell nothing new, unless the disk fails.
             SlotState::Retiring { pins, broken } => {
-                self.retire(slot, pins - 1, broken || end == ReadEnd::Broken);
+                self.retire(slot, pins - 1, broken || verdict == SlotVerdict::Quarantine);
             }
             state => panic!("a read of slot {slot} ended, which is {state:?}"),
         }
@@ -379,10 +396,6 @@ impl Residents for Tier<'_> {
         }
     }
 }
-
-/// Whether a failed write says that its slot is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotBroken(pub(crate) bool);
 
 /// Events that nobody has taken yet. Neighbours of one kind share one event.
 pub(crate) struct EventLog {

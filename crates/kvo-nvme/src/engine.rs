@@ -100,17 +100,3 @@ pub(crate) enum Fault {
     #[error("the record of the chunk could not be put on stable storage")]
     Record(#[source] io::Error),
 }
-
-impl Fault {
-    /// Whether a write that ended so says something about the slot of the file. A full or read-only file system does
-    /// not.
-    pub(crate) fn write_breaks_slot(&self) -> bool {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        match self {
-            Self::Io(error) => {
-                !matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | FileTooLarge)
-            }
-            _ => false,
-        }
-    }
-}

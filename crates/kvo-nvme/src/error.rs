@@ -139,6 +139,9 @@ pub enum ChunkError {
     /// A job is writing the same chunk, and how it will end is not known yet.
     #[error("the chunk is being written by a job")]
     Pending,
+    /// The device has failed too often, or cannot be written; it will be tried again.
+    #[error("the device has failed too often, or cannot be written")]
+    Refused,
     /// Every slot is pinned, being written or quarantined.
     #[error("no slot is free and none can be evicted")]
     NoRoom,

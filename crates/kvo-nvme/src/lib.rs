@@ -79,10 +79,6 @@ mod engine;
 mod file;
 #[expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")]
 mod format;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")
-)]
 mod health;
 #[expect(dead_code, reason = "the store begins to use it with the next changes")]
 mod journal;
@@ -100,6 +96,6 @@ pub use crate::{
         Preinit,
     },
     room::FILE_NAME,
-    stats::{SlotCounts, StoreStats},
+    stats::{SlotCounts, StoreStats, TierState},
     store::NvmeStore,
 };

@@ -29,11 +29,34 @@ impl SlotCounts {
     }
 }
 
+/// How a store is, after what has become of its reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TierState {
+    /// Everything goes on.
+    #[default]
+    Up,
+    /// Nothing can be written; reads go on.
+    ReadOnly,
+    /// The device failed too often: every lookup is a miss, and every job is handed back.
+    Open,
+    /// One chunk is on its way to try the device; everything else is as in `Open`.
+    HalfOpen,
+}
+
 /// What a store has done since it was opened, and where its slots are now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Where the slots are.
     pub counts: SlotCounts,
+    /// How the store is.
+    pub state: TierState,
+    /// Times that errors closed the store, after a try that failed included.
+    pub breaker_opened: u64,
+    /// Times that nothing could be written any more, after a try that failed included.
+    pub read_only: u64,
+    /// Chunks that tried whether the device is back.
+    pub probes: u64,
     /// Write jobs, and the chunks and bytes that they wrote. A chunk that was there already is not counted.
     pub write: EdgeStats,
     /// Read jobs, and the chunks and bytes that they read.
@@ -52,7 +75,8 @@ pub struct StoreStats {
     pub read_misses: u64,
     /// Chunks of write jobs that were there already, or on their way by another write, and cost no I/O.
     pub chunks_present: u64,
-    /// Chunks of write jobs for which there was no room.
+    /// Chunks of write jobs for which there was no room, and chunks of any job that were not to be moved because the
+    /// device had failed.
     pub chunks_refused: u64,
     /// Chunks of write jobs that admission did not let in.
     pub chunks_unadmitted: u64,

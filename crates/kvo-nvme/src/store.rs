@@ -22,9 +22,10 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats,
+    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats, TierState,
     catalog::{Catalog, EventLog},
     engine::{Engine, Event, Op, Pool},
+    health::{Health, HealthState, Pass},
     journal::{Journal, Recovered},
     options::Geometry,
     room::{self, Room},
@@ -80,6 +81,11 @@ pub struct NvmeStore {
     /// Jobs that have ended and were not polled yet; they are still in `jobs`.
     completed: Vec<TierCompletion>,
     inflight_chunks: usize,
+    /// Those of them that are read.
+    inflight_reads: usize,
+    health: Health,
+    /// Chunks under way that try the device after a pause; almost always none.
+    probes: Vec<Probe>,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
     stats: StoreStats,
     worker: Worker,
@@ -102,6 +108,13 @@ struct Recording {
     /// None for a direct call.
     op: Option<Op>,
     checksum: u64,
+}
+
+/// A chunk that tries the device.
+struct Probe {
+    job: JobId,
+    index: u32,
+    pass: Pass,
 }
 
 /// What a store is made of.
@@ -216,6 +229,9 @@ impl NvmeStore {
             released: Vec::new(),
             completed: Vec::new(),
             inflight_chunks: 0,
+            inflight_reads: 0,
+            health: Health::new(options.breaker, options.durable),
+            probes: Vec::new(),
             stats: StoreStats::default(),
             worker,
             engine,
@@ -251,12 +267,26 @@ impl NvmeStore {
         self.catalog.counts()
     }
 
+    /// How the store is.
+    pub fn state(&self) -> TierState {
+        match self.health.state() {
+            HealthState::Up => TierState::Up,
+            HealthState::ReadOnly => TierState::ReadOnly,
+            HealthState::Open => TierState::Open,
+            HealthState::HalfOpen => TierState::HalfOpen,
+        }
+    }
+
     /// What the store has done so far.
     pub fn stats(&self) -> StoreStats {
         StoreStats {
             counts: self.catalog.counts(),
             chunks_evicted: self.catalog.evicted(),
             chunks_dropped: self.catalog.dropped(),
+            state: self.state(),
+            breaker_opened: self.health.counts().opened,
+            read_only: self.health.counts().read_only,
+            probes: self.health.counts().probes,
             jobs_inflight: self.jobs.len(),
             chunks_inflight: self.inflight_chunks,
             ..self.stats

@@ -11,6 +11,7 @@ use crate::{
     ChunkError,
     catalog::{Origin, Residence},
     engine::Fault,
+    health::{Direction, Task},
 };
 
 impl NvmeStore {
@@ -20,6 +21,7 @@ impl NvmeStore {
     ///
     /// # Errors
     /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key;
+    /// [`ChunkError::Refused`] while the device has failed too often or cannot be written;
     /// [`ChunkError::NoRoom`] if nothing can be evicted; then nothing has changed. After [`ChunkError::Write`] the
     /// chunk is not in the store, and another may have been evicted for it.
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
@@ -35,6 +37,7 @@ impl NvmeStore {
             }
             Residence::Absent => {}
         }
+        let pass = self.health.allow(Direction::Write, self.clock.now()).map_err(|_| ChunkError::Refused)?;
         self.catalog.on_store_miss(&[KeyAccess {
             key,
             slot: None,
@@ -45,21 +48,25 @@ impl NvmeStore {
         let Some((slot, tenant)) =
             self.catalog.begin_write(&mut accesses.recency, key, Origin { run, end_token: None })
         else {
+            self.health.on_cancelled(pass);
             self.stats.chunks_refused += 1;
             return Err(ChunkError::NoRoom);
         };
-        let result = self.worker.write(slot, &tenant, bytes);
-        if let Ok(checksum) = result {
-            self.put_record(slot, checksum);
-        }
-        match result {
-            Ok(checksum) if self.durable => {
-                self.recording.insert(slot, Recording { op: None, checksum });
-                self.await_record(slot, &key)?;
+        match self.worker.write(slot, &tenant, bytes) {
+            Ok(checksum) => {
+                self.health.on_success(pass);
+                self.put_record(slot, checksum);
+                if self.durable {
+                    self.recording.insert(slot, Recording { op: None, checksum });
+                    self.await_record(slot, &key)?;
+                } else {
+                    self.end_write(slot, Ok(checksum));
+                }
             }
-            result => {
-                self.end_write(slot, &result);
-                result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
+            Err(fault) => {
+                let verdict = self.note_fault(Task::Write, &fault, pass);
+                self.end_write(slot, Err(verdict.slot));
+                return Err(ChunkError::Write(into_io(fault)));
             }
         }
         self.stats.write.chunks += 1;
@@ -90,12 +97,16 @@ impl NvmeStore {
     pub fn read_chunk(&mut self, key: &OffloadKey, bytes: &mut [u8]) -> Result<bool, ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
-        let Some(pinned) = self.catalog.begin_read(key) else {
+        let pass = match self.catalog.residence(key) {
+            Residence::Valid { .. } => self.health.allow(Direction::Read, self.clock.now()).ok(),
+            _ => None,
+        };
+        let Some((pass, pinned)) = pass.and_then(|pass| Some((pass, self.catalog.begin_read(key)?))) else {
             self.stats.read_misses += 1;
             return Ok(false);
         };
         let result = self.worker.read(pinned.slot, &pinned.tenant, pinned.checksum, bytes);
-        self.end_read(pinned.slot, &result);
+        self.end_read(pinned.slot, &result, pass);
         if let Err(fault) = result {
             tracing::warn!(tier = &*self.name, ?key, %fault, "read failed");
             return Ok(false);

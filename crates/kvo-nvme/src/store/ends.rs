@@ -7,9 +7,10 @@ use kvo_policies::RequestRecency;
 
 use super::{NvmeStore, Recording, job::Job};
 use crate::{
-    catalog::{ReadEnd, SlotBroken},
+    catalog::Moved,
     engine::{Action, Event, Fault, Op, OpDone},
     format::RecordState,
+    health::{Pass, SlotVerdict, Task, Verdict, classify, classify_io},
     journal::Entry,
 };
 
@@ -48,13 +49,16 @@ impl NvmeStore {
     /// The engine has ended with a chunk.
     fn end_op(&mut self, done: OpDone) {
         let OpDone { op, result } = done;
+        let pass = self.take_pass(op.job, op.index);
         match (op.action, result) {
             (Action::Read { .. }, result) => {
                 self.inflight_chunks -= 1;
-                self.end_read(op.slot, &result);
+                self.inflight_reads -= 1;
+                self.end_read(op.slot, &result, pass);
                 self.end_chunk(op, result);
             }
             (Action::Write, Ok(checksum)) => {
+                self.health.on_success(pass);
                 self.put_record(op.slot, checksum);
                 if self.durable {
                     self.recording.insert(op.slot, Recording { op: Some(op), checksum });
@@ -63,14 +67,42 @@ impl NvmeStore {
                 }
             }
             (Action::Write, Err(fault)) => {
-                if fault.write_breaks_slot() && self.write_again(op) {
-                    self.stats.write_errors += 1;
+                let verdict = self.note_fault(Task::Write, &fault, pass);
+                if verdict.write_again() && self.write_again(op, verdict.slot) {
                     tracing::debug!(tier = &*self.name, slot = op.slot, %fault, "written again, elsewhere");
                 } else {
-                    self.end_written(op, Err(fault));
+                    self.end_written(op, Err((fault, verdict.slot)));
                 }
             }
         }
+    }
+
+    /// The leave that a chunk had, given back.
+    fn take_pass(&mut self, job: JobId, index: u32) -> Pass {
+        match self.probes.iter().position(|probe| (probe.job, probe.index) == (job, index)) {
+            Some(at) => self.probes.swap_remove(at).pass,
+            None => Pass::USUAL,
+        }
+    }
+
+    /// Counts a fault and tells the health of it.
+    pub(super) fn note_fault(&mut self, task: Task, fault: &Fault, pass: Pass) -> Verdict {
+        match (fault, task) {
+            (Fault::Io(_), Task::Read) => self.stats.read_errors += 1,
+            (Fault::Io(_), _) => self.stats.write_errors += 1,
+            (Fault::Checksum { .. }, _) => self.stats.checksum_failures += 1,
+            (Fault::Memory(_) | Fault::Engine(_), _) => self.stats.memory_errors += 1,
+            // Counted where they arise.
+            (Fault::Late | Fault::Record(_), _) => {}
+        }
+        let verdict = classify(task, fault);
+        let before = self.health.state();
+        self.health.on_error(verdict, pass, self.clock.now());
+        let after = self.health.state();
+        if after != before {
+            tracing::warn!(tier = &*self.name, ?before, ?after, %fault, "the state of the tier has changed");
+        }
+        verdict
     }
 
     /// Tells the journal of a chunk whose bytes are written.
@@ -92,23 +124,26 @@ impl NvmeStore {
                 tracing::warn!(tier = &*self.name, %error, "the index cannot be written");
             }
             self.stats.record_errors += 1;
+            self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
         }
         // In durable mode the slot is still being written, so it can have no other tenant yet.
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
         debug_assert!(self.catalog.is_writing(slot, generation), "slot {slot} must wait for its record");
-        let result = result.map(|()| checksum).map_err(Fault::Record);
+        let result = result.map(|()| checksum);
         match op {
-            Some(op) => self.end_written(op, result),
-            None => self.end_write(slot, &result),
+            Some(op) => {
+                self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)))
+            }
+            None => self.end_write(slot, result.map_err(|_| SlotVerdict::Kept)),
         }
     }
 
     /// A chunk of a job is written for good, or is not.
-    fn end_written(&mut self, op: Op, result: Result<u64, Fault>) {
+    fn end_written(&mut self, op: Op, result: Result<u64, (Fault, SlotVerdict)>) {
         self.inflight_chunks -= 1;
-        self.end_write(op.slot, &result);
+        self.end_write(op.slot, result.as_ref().map(|sum| *sum).map_err(|(_, verdict)| *verdict));
         let written = result.is_ok();
-        self.end_chunk(op, result);
+        self.end_chunk(op, result.map_err(|(fault, _)| fault));
         for waiter in self.waiters.remove(&op.slot).unwrap_or_default() {
             self.open_job(waiter.job).wait_ended(waiter.index, written);
             self.report_if_decided(waiter.job);
@@ -116,16 +151,19 @@ impl NvmeStore {
     }
 
     /// Begins a write anew in another slot, because the first has failed; says whether that could be.
-    fn write_again(&mut self, op: Op) -> bool {
+    fn write_again(&mut self, op: Op, verdict: SlotVerdict) -> bool {
         if !self.open_job(op.job).begin_again(op.index) {
             return false;
         }
         let req = self.open_job(op.job).req;
         let mut other = RequestRecency::default();
         let recency = self.requests.get_mut(&req).map_or(&mut other, |request| &mut request.accesses.recency);
-        let Some((slot, tenant)) = self.catalog.move_write(recency, op.slot) else { return false };
+        let Some(moved) = self.catalog.move_write(recency, op.slot, verdict) else { return false };
+        let Moved { slot, tenant, is_quarantined } = moved;
         self.stats.writes_again += 1;
-        self.put(Entry { slot: op.slot, state: RecordState::Quarantined });
+        if is_quarantined {
+            self.put(Entry { slot: op.slot, state: RecordState::Quarantined });
+        }
         if let Some(waiters) = self.waiters.remove(&op.slot) {
             self.waiters.insert(slot, waiters);
         }
@@ -133,46 +171,23 @@ impl NvmeStore {
         true
     }
 
-    /// Settles the slot of a write, and counts a fault.
-    pub(super) fn end_write(&mut self, slot: u32, result: &Result<u64, Fault>) {
-        let end = match result {
-            Ok(checksum) => Ok(*checksum),
-            Err(fault) => {
-                match fault {
-                    Fault::Io(_) | Fault::Checksum { .. } => self.stats.write_errors += 1,
-                    Fault::Memory(_) | Fault::Engine(_) => self.stats.memory_errors += 1,
-                    // Counted where they arose.
-                    Fault::Late | Fault::Record(_) => {}
-                }
-                if fault.write_breaks_slot() {
-                    self.put(Entry { slot, state: RecordState::Quarantined });
-                }
-                Err(SlotBroken(fault.write_breaks_slot()))
-            }
-        };
-        self.catalog.end_write(slot, end);
+    /// Settles the slot of a write.
+    pub(super) fn end_write(&mut self, slot: u32, result: Result<u64, SlotVerdict>) {
+        if self.catalog.end_write(slot, result) {
+            self.put(Entry { slot, state: RecordState::Quarantined });
+        }
     }
 
     /// Settles the slot of a read, and counts a fault.
-    pub(super) fn end_read(&mut self, slot: u32, result: &Result<u64, Fault>) {
-        let end = match result {
-            Ok(_) => ReadEnd::Sound,
-            Err(Fault::Checksum { .. }) => {
-                self.stats.checksum_failures += 1;
-                ReadEnd::Corrupt
+    pub(super) fn end_read(&mut self, slot: u32, result: &Result<u64, Fault>, pass: Pass) {
+        let verdict = match result {
+            Ok(_) => {
+                self.health.on_success(pass);
+                SlotVerdict::Kept
             }
-            Err(Fault::Io(error)) => {
-                self.stats.read_errors += 1;
-                // A file that someone has cut is no fault of the disk: the slot can be written again.
-                let cut = error.kind() == io::ErrorKind::UnexpectedEof;
-                if cut { ReadEnd::Corrupt } else { ReadEnd::Broken }
-            }
-            Err(_) => {
-                self.stats.memory_errors += 1;
-                ReadEnd::Sound
-            }
+            Err(fault) => self.note_fault(Task::Read, fault, pass).slot,
         };
-        if self.catalog.end_read(slot, end) {
+        if self.catalog.end_read(slot, verdict) {
             self.put(Entry { slot, state: RecordState::Quarantined });
         }
     }
@@ -203,8 +218,17 @@ impl NvmeStore {
     }
 
     fn give_up(&mut self, id: JobId) {
-        let held = self.open_job(id).give_up();
+        let job = self.open_job(id);
+        let task = if job.direction == TierDirection::Read { Task::Read } else { Task::Write };
+        let held = job.give_up();
         self.stats.late += held.len() as u64;
+        // What tried the device has failed; the others count, as many as there are.
+        for _ in &held {
+            self.note_fault(task, &Fault::Late, Pass::USUAL);
+        }
+        for probe in self.probes.extract_if(.., |probe| probe.job == id).collect::<Vec<_>>() {
+            self.note_fault(task, &Fault::Late, probe.pass);
+        }
         tracing::warn!(job = id.0, tier = &*self.name, num_chunks = held.len(), "late; given up");
         for waiters in self.waiters.values_mut() {
             waiters.retain(|waiter| waiter.job != id);

@@ -4,12 +4,13 @@ use kvo_core::{JobId, RejectReason, SlotId, TierDirection, TierJob};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::{
-    NvmeStore, Request,
+    NvmeStore, Probe, Request,
     job::{Job, Waiter},
 };
 use crate::{
     catalog::{Origin, Residence},
     engine::{Action, Op},
+    health::Direction,
 };
 
 impl NvmeStore {
@@ -30,6 +31,11 @@ impl NvmeStore {
                 return Err(RejectReason::Invalid);
             }
         }
+        let now = self.clock.now();
+        if !self.health.may(direction_of(job), now) {
+            let read_only = job.direction == TierDirection::Write && self.health.may(Direction::Read, now);
+            return Err(if read_only { RejectReason::ReadOnly } else { RejectReason::Unavailable });
+        }
         let after = self.inflight_chunks.saturating_add(job.chunks.len());
         if self.inflight_chunks > 0 && after > self.queue_chunks_max {
             return Err(RejectReason::Busy);
@@ -46,11 +52,12 @@ impl NvmeStore {
         let wanted = u32::try_from(self.scratch.absent.len()).unwrap_or(u32::MAX);
         let room = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
 
-        let mut absent = self.scratch.absent.iter().copied().peekable();
+        let absent_indices = std::mem::take(&mut self.scratch.absent);
+        let mut absent = absent_indices.iter().copied().peekable();
         let mut left = room;
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
-            if absent.next_if_eq(&index).is_some() && left > 0 {
+            if absent.next_if_eq(&index).is_some() && left > 0 && self.may_move(Direction::Write, id, index) {
                 left -= 1;
                 let origin = Origin { run, end_token: chunk.end_token };
                 let (slot, tenant) = self
@@ -74,6 +81,25 @@ impl NvmeStore {
                     self.stats.chunks_refused += 1;
                     job.fail_at_once(index);
                 }
+            }
+        }
+        self.scratch.absent = absent_indices;
+    }
+
+    /// Whether a chunk may go to the device, as that has fared. If the chunk is the one that tries it, this is noted.
+    fn may_move(&mut self, direction: Direction, job: JobId, index: u32) -> bool {
+        if self.health.is_up() {
+            return true;
+        }
+        match self.health.allow(direction, self.clock.now()) {
+            Ok(pass) if pass.is_probe() => {
+                self.probes.push(Probe { job, index, pass });
+                true
+            }
+            Ok(_) => true,
+            Err(refusal) => {
+                tracing::trace!(job = job.0, index, %refusal, "not moved");
+                false
             }
         }
     }
@@ -124,11 +150,18 @@ impl NvmeStore {
         self.scratch.accesses.clear();
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
-            let Some(pinned) = self.catalog.begin_read(&chunk.key) else {
+            if !matches!(self.catalog.residence(&chunk.key), Residence::Valid { .. }) {
                 self.stats.read_misses += 1;
                 job.fail_at_once(index);
                 continue;
-            };
+            }
+            if !self.may_move(Direction::Read, id, index) {
+                self.stats.chunks_refused += 1;
+                job.fail_at_once(index);
+                continue;
+            }
+            let pinned = self.catalog.begin_read(&chunk.key).expect("it is readable");
+            self.inflight_reads += 1;
             let slot = Some(SlotId(pinned.slot));
             self.scratch.accesses.extend(accesses.record(&chunk.key, slot, chunk.end_token, Met::Ready));
             job.begin(index);
@@ -142,5 +175,12 @@ impl NvmeStore {
             });
         }
         self.catalog.on_request_access(&mut accesses.recency, &self.scratch.accesses);
+    }
+}
+
+fn direction_of(job: &TierJob) -> Direction {
+    match job.direction {
+        TierDirection::Read => Direction::Read,
+        TierDirection::Write => Direction::Write,
     }
 }

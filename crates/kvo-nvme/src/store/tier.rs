@@ -6,7 +6,7 @@ use kvo_core::{
 };
 
 use super::{NvmeStore, job::Job};
-use crate::catalog::Residence;
+use crate::{catalog::Residence, health::Direction};
 
 impl SecondaryTier for NvmeStore {
     fn name(&self) -> &str {
@@ -26,9 +26,11 @@ impl SecondaryTier for NvmeStore {
         OffloadPolicy::ChunkLevel
     }
 
-    /// Answers from memory, at once: a chunk that is still being written is a miss.
+    /// Answers from memory, at once: a chunk that is still being written is a miss, and so is every chunk while the
+    /// device is not to be read.
     fn lookup(&mut self, _req: RequestId, key: &OffloadKey) -> TierLookup {
-        if matches!(self.catalog.residence(key), Residence::Valid { .. }) {
+        let is_there = matches!(self.catalog.residence(key), Residence::Valid { .. });
+        if is_there && (self.health.is_up() || self.health.may(Direction::Read, self.clock.now())) {
             self.stats.lookup_hits += 1;
             TierLookup::Hit
         } else {
@@ -43,6 +45,8 @@ impl SecondaryTier for NvmeStore {
     ///
     /// # Errors
     /// [`Busy`](RejectReason::Busy) if the queue has no room for the job's chunks now,
+    /// [`ReadOnly`](RejectReason::ReadOnly) for a write while nothing can be written,
+    /// [`Unavailable`](RejectReason::Unavailable) while the device has failed too often,
     /// [`Invalid`](RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
     /// names a slot that the host memory does not have, or reads two chunks into one slot. Then nothing of the job
     /// was begun.

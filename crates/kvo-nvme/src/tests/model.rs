@@ -17,7 +17,7 @@ use kvo_policies::{GhostHits, PolicyKind};
 
 use super::{CHUNK_BYTES, Rig, Trouble, content, key};
 use crate::{
-    NvmeOptions, SlotCounts,
+    BreakerOptions, NvmeOptions, SlotCounts,
     engine::{Action, Op as Transfer},
 };
 
@@ -105,7 +105,7 @@ fn draw_ns(rng: &mut Rng) -> Vec<u64> {
 fn draw_trouble(rng: &mut Rng) -> Trouble {
     match rng.below(16) {
         0 => Trouble::Eio,
-        1 => Trouble::Error(io::ErrorKind::StorageFull),
+        1 => Trouble::Error(io::ErrorKind::OutOfMemory),
         2..5 => Trouble::Lost,
         5..8 => Trouble::Torn,
         8..10 => Trouble::Eof,
@@ -191,6 +191,8 @@ impl Model {
             policy,
             queue_chunks_max,
             record_events: true,
+            // What closes the store has tests of its own.
+            breaker: BreakerOptions { errors: u32::MAX, ..BreakerOptions::default() },
             ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64)
         };
         Self {
@@ -423,9 +425,9 @@ impl Model {
             Trouble::None | Trouble::Short | Trouble::Lost | Trouble::Torn => {
                 if self.corrupt.contains(&op.slot) { End::Corrupt } else { End::Good }
             }
-            Trouble::Eio | Trouble::Error(_) => End::Broken,
+            Trouble::Eio => End::Broken,
             Trouble::Eof => End::Corrupt,
-            Trouble::Panic => End::Innocent,
+            Trouble::Error(_) | Trouble::Panic => End::Innocent,
         }
     }
 
