@@ -75,6 +75,8 @@ mod catalog;
 mod slots;
 
 mod checksum;
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
+mod direct;
 mod engine;
 mod file;
 #[expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")]

@@ -132,7 +132,7 @@ impl NvmeStore {
         let result = result.map(|()| checksum);
         match op {
             Some(op) => {
-                self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)))
+                self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)));
             }
             None => self.end_write(slot, result.map_err(|_| SlotVerdict::Kept)),
         }
