@@ -98,6 +98,6 @@ pub use crate::{
         Preinit,
     },
     room::FILE_NAME,
-    stats::{SlotCounts, StoreStats, TierState},
+    stats::{SlotCounts, StoreStats, TierState, Wear},
     store::NvmeStore,
 };

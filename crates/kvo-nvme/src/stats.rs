@@ -103,3 +103,18 @@ pub struct StoreStats {
     /// Transfers that never reached the disk because the host memory, or the thread, failed.
     pub memory_errors: u64,
 }
+
+/// What a store has cost its devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Wear {
+    /// Payload bytes written since the store was opened.
+    pub written_bytes: u64,
+    /// Payload bytes written in the store's life, this opening included.
+    pub written_bytes_in_life: u64,
+    /// Bytes written to the files over payload bytes, since the store was opened: what lies between is slots that are
+    /// rounded up, and the index. Nothing is known of what the device makes of it.
+    pub write_amplification: f64,
+    /// How often a day the store's capacity would be written, at the rate since it was opened.
+    pub drive_writes_per_day: f64,
+}

@@ -22,9 +22,10 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats, TierState,
+    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats, TierState, Wear,
     catalog::{Catalog, EventLog},
     engine::{Engine, Event, Op, Pool},
+    format::RECORD_BYTES,
     health::{Health, HealthState, Pass},
     journal::{Journal, Recovered},
     options::Geometry,
@@ -66,6 +67,9 @@ pub struct NvmeStore {
     /// How long a chunk may take.
     deadline: Duration,
     clock: Box<dyn Clock>,
+    opened_at: Duration,
+    /// Payload bytes written before this opening.
+    written_before: u64,
     catalog: Catalog,
     requests: HashMap<RequestId, Request>,
     next_run: u64,
@@ -128,6 +132,8 @@ pub(crate) struct Parts {
     pub(crate) recovered: Recovered,
     /// Of this opening; below 2^24.
     pub(crate) epoch: u64,
+    /// Payload bytes written in the store's life so far.
+    pub(crate) written_before: u64,
     pub(crate) path: PathBuf,
 }
 
@@ -194,6 +200,7 @@ impl NvmeStore {
             clock: Box::new(move || started.elapsed()),
             recovered: Recovered::default(),
             epoch: first_epoch(),
+            written_before: 0,
             path,
         };
         Self::assemble(options, parts)
@@ -204,7 +211,7 @@ impl NvmeStore {
     /// # Errors
     /// [`OpenError::Memory`] if there is too little memory for the books.
     pub(crate) fn assemble(options: NvmeOptions, parts: Parts) -> Result<Self, OpenError> {
-        let Parts { worker, engine, journal, events, clock, recovered, epoch, path } = parts;
+        let Parts { worker, engine, journal, events, clock, recovered, epoch, written_before, path } = parts;
         let name: Arc<str> = options.name.into();
         let capacity = worker.geometry.capacity;
         let first = epoch << EPOCH_SHIFT;
@@ -218,6 +225,8 @@ impl NvmeStore {
             queue_chunks_max: options.queue_chunks_max,
             durable: options.durable,
             deadline: options.deadline,
+            opened_at: clock.now(),
+            written_before,
             clock,
             catalog,
             requests: HashMap::new(),
@@ -293,6 +302,30 @@ impl NvmeStore {
         }
     }
 
+    /// What the store has cost its devices.
+    pub fn wear(&self) -> Wear {
+        let geometry = &self.worker.geometry;
+        let slots_bytes = self.stats.write.chunks * geometry.stride_bytes;
+        let files_bytes = slots_bytes + self.stats.records * RECORD_BYTES as u64;
+        let written_bytes = self.stats.write.bytes;
+        let open_days = self.clock.now().saturating_sub(self.opened_at).as_secs_f64() / 86_400.0;
+        let capacity_bytes = u64::from(geometry.capacity) * geometry.stride_bytes;
+        Wear {
+            written_bytes,
+            written_bytes_in_life: self.written_before + written_bytes,
+            write_amplification: if written_bytes == 0 {
+                1.0
+            } else {
+                files_bytes as f64 / written_bytes as f64
+            },
+            drive_writes_per_day: if open_days == 0.0 {
+                0.0
+            } else {
+                slots_bytes as f64 / capacity_bytes as f64 / open_days
+            },
+        }
+    }
+
     /// Waits up to `timeout` until nothing is in flight; the jobs that end on the way come with the next poll.
     ///
     /// Not for the scheduler's path: there, poll.
@@ -346,7 +379,7 @@ impl NvmeStore {
         }
         stopped.map_err(|stuck| CloseError::Stuck { transfers: stuck.0, waited: timeout })?;
         let order = self.catalog.take_eviction_order();
-        self.journal.close(&order, self.stats.write.bytes).map_err(CloseError::Index)
+        self.journal.close(&order, self.written_before + self.stats.write.bytes).map_err(CloseError::Index)
     }
 }
 

@@ -227,6 +227,7 @@ impl Rig {
             clock: Box::new(clock.clone()),
             recovered,
             epoch: 1,
+            written_before: 1 << 30,
             path: PathBuf::new(),
         };
         let store = NvmeStore::assemble(options, parts).unwrap();

@@ -198,3 +198,16 @@ fn a_store_whose_index_fails_says_so_when_it_is_closed() {
     let error = rig.store.close(Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, crate::CloseError::Index(_)), "{error}");
 }
+
+#[test]
+fn what_was_written_is_counted_over_the_life_of_the_store_and_by_the_day() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1, 2]);
+    rig.clock.advance(Duration::from_hours(12));
+    let (wear, written) = (rig.store.wear(), 2 * CHUNK_BYTES as u64);
+    assert_eq!((wear.written_bytes, wear.written_bytes_in_life), (written, (1 << 30) + written));
+    // Half of the capacity in half a day, and slots of 4 KiB for 40 bytes each.
+    assert!((wear.drive_writes_per_day - 1.0).abs() < 1e-9, "{wear:?}");
+    let expected = 2.0 * (4096.0 + 128.0) / written as f64;
+    assert!((wear.write_amplification - expected).abs() < 1e-9, "{wear:?}");
+}
