@@ -79,6 +79,7 @@ mod file;
 mod format;
 #[expect(dead_code, reason = "the store begins to use it with the next changes")]
 mod journal;
+mod progress;
 mod room;
 mod worker;
 
