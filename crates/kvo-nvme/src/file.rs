@@ -54,17 +54,19 @@ fn move_all(
     bytes: usize,
     mut step: impl FnMut(Range<usize>) -> io::Result<usize>,
 ) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
     let mut progress = Progress::new(way, bytes);
-    while bytes > 0 {
+    loop {
         let rest = progress.rest(usize::MAX);
         let asked = rest.len();
         match progress.take(asked, step(rest)) {
-            Step::Done => break,
+            Step::Done => return Ok(()),
             Step::Next | Step::Short | Step::Retry => {}
             Step::Failed(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

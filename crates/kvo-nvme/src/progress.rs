@@ -52,6 +52,10 @@ impl Progress {
         Self { way, bytes, done: 0, rounds: 0, retries: 0 }
     }
 
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
     /// The bytes to ask for next: all that are left, or the first piece of them, of about `piece_bytes`.
     pub(crate) fn rest(&self, piece_bytes: usize) -> Range<usize> {
         let piece_bytes = (piece_bytes - piece_bytes % PAGE_BYTES).max(PAGE_BYTES);

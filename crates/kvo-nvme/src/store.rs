@@ -19,9 +19,10 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    NvmeOptions, OpenError, SlotCounts, StoreStats,
+    EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, SlotCounts, StoreStats,
     catalog::{Catalog, EventLog},
-    engine::{Engine, Event, Op, Pool},
+    engine::{self, Engine, Event, Op, Started},
+    file::ChunkFile,
     options::Geometry,
     room::{self, Room},
     worker::Worker,
@@ -69,6 +70,7 @@ pub struct NvmeStore {
     stats: StoreStats,
     worker: Worker,
     engine: Box<dyn Engine>,
+    info: EngineInfo,
     events: Receiver<Event>,
     scratch: Scratch,
 }
@@ -106,7 +108,7 @@ impl NvmeStore {
     pub fn open_without_memory(options: NvmeOptions) -> Result<Self, OpenError> {
         let geometry = options.geometry(None)?;
         // Nothing can be queued, so one thread is more than enough; direct calls work on the caller's.
-        let options = NvmeOptions { num_threads: 1, ..options };
+        let options = NvmeOptions { engine: EngineKind::Threads, num_threads: 1, ..options };
         Self::open_checked(options, geometry, Arc::new(NoMemory { slot_bytes: geometry.chunk_bytes }))
     }
 
@@ -116,22 +118,24 @@ impl NvmeStore {
         memory: Arc<dyn HostMemory>,
     ) -> Result<Self, OpenError> {
         let Room { file, path, created } = room::prepare(&options.dirs[0], geometry.file_bytes(0))?;
-        let worker = Worker { files: Arc::new([Arc::new(file) as _]), memory, geometry };
+        let files = [Arc::new(file)];
         let (sender, events) = crossbeam_channel::unbounded();
-        let pool = Pool::start(options.num_threads, &worker, &sender).inspect_err(|_| {
+        let started = engine::start(&options, geometry, &files, &memory, &sender).inspect_err(|_| {
             if created {
                 // What cannot be removed is room for the next store.
                 let _ = fs::remove_file(&path);
             }
         })?;
-        Ok(Self::assemble(options, path, worker, (Box::new(pool), events), first_generation()))
+        let files = files.map(|file| file as Arc<dyn ChunkFile>);
+        let worker = Worker { files: Arc::new(files), memory, geometry, checksum: options.checksum };
+        Ok(Self::assemble(options, path, worker, (started, events), first_generation()))
     }
 
     pub(crate) fn assemble(
         options: NvmeOptions,
         path: PathBuf,
         worker: Worker,
-        (engine, events): (Box<dyn Engine>, Receiver<Event>),
+        (Started { engine, info }, events): (Started, Receiver<Event>),
         first_generation: u64,
     ) -> Self {
         let name: Arc<str> = options.name.into();
@@ -151,6 +155,7 @@ impl NvmeStore {
             stats: StoreStats::default(),
             worker,
             engine,
+            info,
             events,
             scratch: Scratch::default(),
         }
@@ -186,6 +191,16 @@ impl NvmeStore {
             chunks_inflight: self.inflight_chunks,
             ..self.stats
         }
+    }
+
+    /// What moves the bytes, and why.
+    pub fn engine_info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// What the engine has done so far.
+    pub fn engine_stats(&self) -> EngineStats {
+        self.engine.stats()
     }
 
     /// Waits up to `timeout` until nothing is in flight; the jobs that end on the way come with the next poll.

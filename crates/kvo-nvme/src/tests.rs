@@ -20,8 +20,8 @@ use kvo_core::{
 };
 
 use crate::{
-    NvmeOptions, NvmeStore,
-    engine::{ByHand, Event, Op, Pool},
+    EngineKind, NvmeOptions, NvmeStore,
+    engine::{ByHand, EngineInfo, Event, Op, Pool, Started},
     file::ChunkFile,
     worker::Worker,
 };
@@ -196,10 +196,21 @@ impl Rig {
             bytes: Mutex::new(vec![0; usize::try_from(geometry.file_bytes(0)).unwrap()]),
             trouble: Mutex::new((Trouble::None, 0)),
         });
-        let worker = Worker { files: Arc::new([disk.clone() as _]), memory: memory.clone(), geometry };
+        let worker = Worker {
+            files: Arc::new([disk.clone() as _]),
+            memory: memory.clone(),
+            geometry,
+            checksum: options.checksum,
+        };
         let (sender, events) = crossbeam_channel::unbounded();
         let (pool, hand) = Pool::by_hand(sender);
-        let engine = (Box::new(pool) as _, events);
+        let info = EngineInfo {
+            kind: EngineKind::Threads,
+            fallback: None,
+            registered_buffers: false,
+            direct_io: false,
+        };
+        let engine = (Started { engine: Box::new(pool), info }, events);
         let store = NvmeStore::assemble(options, PathBuf::new(), worker.clone(), engine, 1);
         Self { store, memory, disk, worker, hand, next_job: 0 }
     }
