@@ -9,16 +9,22 @@
 //! it sends the event; it makes the checksum of what it writes, and compares that of what it reads.
 
 mod pool;
+mod start;
+mod uring;
+
+#[cfg(test)]
+mod tests;
 
 use std::{io, time::Duration};
 
 use kvo_core::{JobId, SlotAccessError, SlotId};
 
-use crate::slots::Tenant;
+use crate::{EngineStats, slots::Tenant};
 
 #[cfg(test)]
-pub(crate) use self::pool::ByHand;
-pub(crate) use self::pool::Pool;
+pub(crate) use self::pool::{ByHand, Pool};
+pub use self::start::EngineInfo;
+pub(crate) use self::start::{Started, start};
 
 /// What moves the bytes of a store.
 pub(crate) trait Engine: Send {
@@ -31,6 +37,11 @@ pub(crate) trait Engine: Send {
     /// The number of ops whose I/O has not ended. Their slots of the host memory stay claimed, and whatever that I/O
     /// touches stays mapped, for as long as the process lives.
     fn stop(&mut self, timeout: Duration) -> Result<(), Stuck>;
+
+    /// What it has done so far, as far as it counts that.
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
 }
 
 /// Ops that an engine could not end.

@@ -112,6 +112,14 @@ pub enum OpenError {
         /// Slots of the store.
         num_slots: u32,
     },
+    /// `io_uring` was asked for, and does not work here.
+    #[error("io_uring cannot be used: it was refused to {step}")]
+    Uring {
+        /// What did not work.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// An I/O thread could not be started.
     #[error("cannot start I/O thread {index} of {num_threads}")]
     Thread {

@@ -1,5 +1,7 @@
 //! Counts that a store reports.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use kvo_core::EdgeStats;
 
 /// Where the slots of a store are. All but the first always add up to the capacity.
@@ -117,4 +119,74 @@ pub struct Wear {
     pub write_amplification: f64,
     /// How often a day the store's capacity would be written, at the rate since it was opened.
     pub drive_writes_per_day: f64,
+}
+
+/// What the engine of a store has done since it was started. For `io_uring`; threads count nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Operations that were given to the kernel, those that wait to be woken among them.
+    pub sqes: u64,
+    /// Calls that gave them to the kernel or waited for it.
+    pub enters: u64,
+    /// Operations that moved fewer bytes than they were asked to, and were gone on with.
+    pub short_transfers: u64,
+    /// Operations that were tried again because the kernel could not do them just then.
+    pub retries: u64,
+    /// Completions that belonged to no operation: a defect, of the kernel or ours.
+    pub strange_completions: u64,
+    /// The most bytes of writes that were with the kernel at once, of any one device.
+    pub write_bytes_inflight_max: u64,
+    /// Times that a waiting thread was woken for new work.
+    pub wakeups: u64,
+    /// Bytes of chunks that were copied between the host memory and the kernel: none, by how engines are made.
+    pub copied_bytes: u64,
+}
+
+/// The same as it is counted, by all threads of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct EngineCounters {
+    pub(crate) sqes: Counter,
+    pub(crate) enters: Counter,
+    pub(crate) short_transfers: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) strange_completions: Counter,
+    pub(crate) write_bytes_inflight_max: Counter,
+    pub(crate) wakeups: Counter,
+}
+
+/// A number that threads add to. It orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        if count > 0 {
+            self.0.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes it at least `value`.
+    pub(crate) fn raise(&self, value: u64) {
+        self.0.fetch_max(value, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl EngineCounters {
+    pub(crate) fn snapshot(&self) -> EngineStats {
+        EngineStats {
+            sqes: self.sqes.get(),
+            enters: self.enters.get(),
+            short_transfers: self.short_transfers.get(),
+            retries: self.retries.get(),
+            strange_completions: self.strange_completions.get(),
+            write_bytes_inflight_max: self.write_bytes_inflight_max.get(),
+            wakeups: self.wakeups.get(),
+            copied_bytes: 0,
+        }
+    }
 }

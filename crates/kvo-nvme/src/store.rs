@@ -22,9 +22,11 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    CloseError, NvmeOptions, OpenError, SlotCounts, StoreStats, TierState, Wear,
+    CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, SlotCounts, StoreStats,
+    TierState, Wear,
     catalog::{Catalog, EventLog},
-    engine::{Engine, Event, Op, Pool},
+    engine::{self, Engine, Event, Op, Started},
+    file::ChunkFile,
     format::RECORD_BYTES,
     health::{Health, HealthState, Pass},
     journal::{Journal, Recovered},
@@ -95,6 +97,7 @@ pub struct NvmeStore {
     worker: Worker,
     engine: Box<dyn Engine>,
     journal: Box<dyn Journal>,
+    info: EngineInfo,
     events: Receiver<Event>,
     is_closed: bool,
     scratch: Scratch,
@@ -125,6 +128,7 @@ struct Probe {
 pub(crate) struct Parts {
     pub(crate) worker: Worker,
     pub(crate) engine: Box<dyn Engine>,
+    pub(crate) info: EngineInfo,
     pub(crate) journal: Box<dyn Journal>,
     /// What the engine and the journal send to.
     pub(crate) events: Receiver<Event>,
@@ -173,7 +177,7 @@ impl NvmeStore {
     pub fn open_without_memory(options: NvmeOptions) -> Result<Self, OpenError> {
         let geometry = options.geometry(None)?;
         // Nothing can be queued, so one thread is more than enough; direct calls work on the caller's.
-        let options = NvmeOptions { num_threads: 1, ..options };
+        let options = NvmeOptions { engine: EngineKind::Threads, num_threads: 1, ..options };
         Self::open_checked(options, geometry, Arc::new(NoMemory { slot_bytes: geometry.chunk_bytes }))
     }
 
@@ -183,18 +187,22 @@ impl NvmeStore {
         memory: Arc<dyn HostMemory>,
     ) -> Result<Self, OpenError> {
         let Room { file, path, created } = room::prepare(&options.dirs[0], geometry.file_bytes(0))?;
-        let worker = Worker { files: Arc::new([Arc::new(file) as _]), memory, geometry };
+        let files = [Arc::new(file)];
         let (sender, events) = crossbeam_channel::unbounded();
-        let pool = Pool::start(options.num_threads, &worker, &sender).inspect_err(|_| {
-            if created {
-                // What cannot be removed is room for the next store.
-                let _ = fs::remove_file(&path);
-            }
-        })?;
+        let chunk_files = files.iter().map(|file| Arc::clone(file) as Arc<dyn ChunkFile>).collect();
+        let worker = Worker { files: chunk_files, memory, geometry, checksum: options.checksum };
+        let Started { engine, info } =
+            engine::start(&options, &files, &worker, &sender).inspect_err(|_| {
+                if created {
+                    // What cannot be removed is room for the next store.
+                    let _ = fs::remove_file(&path);
+                }
+            })?;
         let started = Instant::now();
         let parts = Parts {
             worker,
-            engine: Box::new(pool),
+            engine,
+            info,
             journal: Box::new(crate::journal::NoJournal),
             events,
             clock: Box::new(move || started.elapsed()),
@@ -211,7 +219,8 @@ impl NvmeStore {
     /// # Errors
     /// [`OpenError::Memory`] if there is too little memory for the books.
     pub(crate) fn assemble(options: NvmeOptions, parts: Parts) -> Result<Self, OpenError> {
-        let Parts { worker, engine, journal, events, clock, recovered, epoch, written_before, path } = parts;
+        let Parts { worker, engine, info, journal, events, clock, recovered, epoch, written_before, path } =
+            parts;
         let name: Arc<str> = options.name.into();
         let capacity = worker.geometry.capacity;
         let first = epoch << EPOCH_SHIFT;
@@ -245,6 +254,7 @@ impl NvmeStore {
             worker,
             engine,
             journal,
+            info,
             events,
             is_closed: false,
             scratch: Scratch::default(),
@@ -324,6 +334,16 @@ impl NvmeStore {
                 slots_bytes as f64 / capacity_bytes as f64 / open_days
             },
         }
+    }
+
+    /// What moves the bytes, and why.
+    pub fn engine_info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// What the engine has done so far.
+    pub fn engine_stats(&self) -> EngineStats {
+        self.engine.stats()
     }
 
     /// Waits up to `timeout` until nothing is in flight; the jobs that end on the way come with the next poll.

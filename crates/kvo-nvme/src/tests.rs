@@ -25,8 +25,8 @@ use kvo_core::{
 };
 
 use crate::{
-    NvmeOptions, NvmeStore,
-    engine::{ByHand, Event, Op, Pool},
+    EngineKind, NvmeOptions, NvmeStore,
+    engine::{ByHand, EngineInfo, Event, Op, Pool},
     file::ChunkFile,
     journal::{Journal, NoJournal, Recovered},
     store::Parts,
@@ -214,14 +214,26 @@ impl Rig {
             bytes: Mutex::new(vec![0; usize::try_from(geometry.file_bytes(0)).unwrap()]),
             trouble: Mutex::new((Trouble::None, 0)),
         });
-        let worker = Worker { files: Arc::new([disk.clone() as _]), memory: memory.clone(), geometry };
+        let worker = Worker {
+            files: Arc::new([disk.clone() as _]),
+            memory: memory.clone(),
+            geometry,
+            checksum: options.checksum,
+        };
         let clock = ManualClock::default();
         let (sender, events) = crossbeam_channel::unbounded();
         let journal = journal(sender.clone());
         let (pool, hand) = Pool::by_hand(sender);
+        let info = EngineInfo {
+            kind: EngineKind::Threads,
+            fallback: None,
+            registered_buffers: false,
+            direct_io: false,
+        };
         let parts = Parts {
             worker: worker.clone(),
             engine: Box::new(pool),
+            info,
             journal,
             events,
             clock: Box::new(clock.clone()),
