@@ -21,7 +21,7 @@ pub(crate) const ALIGN_BYTES: usize = 4096;
 
 /// A file that was opened with `O_DIRECT`.
 pub(crate) struct DirectFile {
-    file: File,
+    file: Arc<File>,
     /// Aligned, as long as the longest transfer that needed it; one transfer at a time.
     bounce: Mutex<Option<MmapMut>>,
     copied_bytes: Arc<AtomicU64>,
@@ -29,7 +29,7 @@ pub(crate) struct DirectFile {
 
 impl DirectFile {
     /// `copied_bytes` counts what had to be copied.
-    pub(crate) fn new(file: File, copied_bytes: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(file: Arc<File>, copied_bytes: Arc<AtomicU64>) -> Self {
         Self { file, bounce: Mutex::new(None), copied_bytes }
     }
 
@@ -101,7 +101,7 @@ mod tests {
             return None;
         };
         let copied = Arc::<AtomicU64>::default();
-        Some((dir, DirectFile::new(file, Arc::clone(&copied)), copied))
+        Some((dir, DirectFile::new(Arc::new(file), Arc::clone(&copied)), copied))
     }
 
     #[test]

@@ -76,17 +76,18 @@ mod catalog;
 mod slots;
 
 mod checksum;
-#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod direct;
 mod engine;
 mod file;
-#[expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")]
+#[expect(dead_code, reason = "the journal is to own the index file")]
+mod files;
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
 mod health;
-#[expect(dead_code, reason = "the store begins to use it with the next changes")]
 mod journal;
 mod progress;
-mod room;
+#[cfg_attr(not(test), expect(dead_code, reason = "the simulation will use all of it"))]
+mod recovery;
 mod worker;
 
 #[cfg(test)]
@@ -94,13 +95,14 @@ mod tests;
 
 pub use crate::{
     engine::EngineInfo,
-    error::{ChunkError, CloseError, OpenError},
+    error::{ChunkError, CloseError, FileDamage, OpenError},
+    files::{FILE_NAME, INDEX_FILE_NAME},
+    format::{Damage, StoreId},
     journal::RecoveryReport,
     options::{
         Admission, AdmissionRule, BreakerOptions, ChecksumKind, EngineKind, IfNoRoom, IfOther, NvmeOptions,
         Preinit,
     },
-    room::FILE_NAME,
     stats::{EngineStats, SlotCounts, StoreStats, TierState, Wear},
     store::NvmeStore,
 };

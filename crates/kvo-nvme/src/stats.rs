@@ -102,6 +102,9 @@ pub struct StoreStats {
     pub records: u64,
     /// Records that could not be written, or not be made safe.
     pub record_errors: u64,
+    /// Payload bytes that were copied on their way because they were not aligned as direct I/O wants it: those of direct
+    /// calls, and of host memory without page boundaries. Between a region and the files nothing is copied.
+    pub copied_bytes: u64,
     /// Transfers that never reached the disk because the host memory, or the thread, failed.
     pub memory_errors: u64,
 }

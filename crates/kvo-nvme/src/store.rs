@@ -8,10 +8,14 @@ mod tier;
 
 use std::{
     collections::VecDeque,
-    fmt, fs,
+    fmt,
+    fs::File,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
@@ -22,16 +26,17 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, SlotCounts, StoreStats,
-    TierState, Wear,
+    CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport, SlotCounts,
+    StoreStats, TierState, Wear,
     catalog::{Catalog, EventLog},
+    direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
     file::ChunkFile,
+    files,
     format::RECORD_BYTES,
     health::{Health, HealthState, Pass},
     journal::{Journal, Recovered},
     options::Geometry,
-    room::{self, Room},
     worker::Worker,
 };
 
@@ -63,7 +68,11 @@ use self::job::{Job, Waiter};
 /// A key that is named twice in a job is written once and read twice.
 pub struct NvmeStore {
     name: Arc<str>,
-    path: PathBuf,
+    /// Of the data files.
+    paths: Vec<PathBuf>,
+    copied_bytes: Arc<AtomicU64>,
+    copy_on_write: bool,
+    recovery: RecoveryReport,
     queue_chunks_max: usize,
     durable: bool,
     /// How long a chunk may take.
@@ -138,7 +147,11 @@ pub(crate) struct Parts {
     pub(crate) epoch: u64,
     /// Payload bytes written in the store's life so far.
     pub(crate) written_before: u64,
-    pub(crate) path: PathBuf,
+    /// What direct I/O had to copy because it was not aligned.
+    pub(crate) copied_bytes: Arc<AtomicU64>,
+    pub(crate) copy_on_write: bool,
+    /// Of the data files.
+    pub(crate) paths: Vec<PathBuf>,
 }
 
 /// Generations and runs count below this many bits; above them is the epoch.
@@ -158,9 +171,10 @@ struct Scratch {
 impl NvmeStore {
     /// Opens the store for jobs between its file and `memory`.
     ///
-    /// The file is [`FILE_NAME`](crate::FILE_NAME) in `options.dir`, locked against every other store, and has all
-    /// its blocks when this returns: on file systems without `fallocate` it is filled with zeroes, which can take
-    /// minutes. A file that an earlier store left there is used as room; what it held is forgotten.
+    /// Its files are [`FILE_NAME`](crate::FILE_NAME) in each of `options.dirs` and
+    /// [`INDEX_FILE_NAME`](crate::INDEX_FILE_NAME) in the first, locked against every other store. They are made if
+    /// none of them is there, and have all their blocks when this returns: on file systems without `fallocate` they are
+    /// filled with zeroes, which can take minutes. A store that is there is taken over with all that it held.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing is left behind.
@@ -186,18 +200,33 @@ impl NvmeStore {
         geometry: Geometry,
         memory: Arc<dyn HostMemory>,
     ) -> Result<Self, OpenError> {
-        let Room { file, path, created } = room::prepare(&options.dirs[0], geometry.file_bytes(0))?;
-        let files = [Arc::new(file)];
+        // The kernel wants whole pages; what is not a multiple of them goes through the page cache.
+        let direct = geometry.chunk_bytes.is_multiple_of(ALIGN_BYTES);
+        let mut files = files::open(&options, geometry, direct)?;
+        let data: Vec<_> = files.data.drain(..).map(|data| (Arc::new(data.file), data.path)).collect();
+        let copied_bytes = Arc::<AtomicU64>::default();
+        let chunk_file = |file: &Arc<File>| -> Arc<dyn ChunkFile> {
+            if files.direct {
+                Arc::new(DirectFile::new(Arc::clone(file), Arc::clone(&copied_bytes)))
+            } else {
+                Arc::clone(file) as _
+            }
+        };
+        let worker = Worker {
+            files: data.iter().map(|(file, _)| chunk_file(file)).collect(),
+            memory,
+            geometry: files.geometry,
+            checksum: options.checksum,
+        };
         let (sender, events) = crossbeam_channel::unbounded();
-        let chunk_files = files.iter().map(|file| Arc::clone(file) as Arc<dyn ChunkFile>).collect();
-        let worker = Worker { files: chunk_files, memory, geometry, checksum: options.checksum };
-        let Started { engine, info } =
-            engine::start(&options, &files, &worker, &sender).inspect_err(|_| {
-                if created {
-                    // What cannot be removed is room for the next store.
-                    let _ = fs::remove_file(&path);
-                }
-            })?;
+        let handles: Vec<_> = data.iter().map(|(file, _)| Arc::clone(file)).collect();
+        let Started { engine, info } = match engine::start(&options, &handles, &worker, &sender) {
+            Ok(started) => started,
+            Err(error) => {
+                files.remove_made();
+                return Err(error);
+            }
+        };
         let started = Instant::now();
         let parts = Parts {
             worker,
@@ -206,10 +235,12 @@ impl NvmeStore {
             journal: Box::new(crate::journal::NoJournal),
             events,
             clock: Box::new(move || started.elapsed()),
-            recovered: Recovered::default(),
-            epoch: first_epoch(),
-            written_before: 0,
-            path,
+            recovered: files.recovered,
+            epoch: files.index.superblock.epoch,
+            written_before: files.index.superblock.written_bytes,
+            copied_bytes,
+            copy_on_write: files.copy_on_write,
+            paths: data.into_iter().map(|(_, path)| path).collect(),
         };
         Self::assemble(options, parts)
     }
@@ -219,18 +250,33 @@ impl NvmeStore {
     /// # Errors
     /// [`OpenError::Memory`] if there is too little memory for the books.
     pub(crate) fn assemble(options: NvmeOptions, parts: Parts) -> Result<Self, OpenError> {
-        let Parts { worker, engine, info, journal, events, clock, recovered, epoch, written_before, path } =
-            parts;
+        let Parts {
+            worker,
+            engine,
+            info,
+            journal,
+            events,
+            clock,
+            recovered,
+            epoch,
+            written_before,
+            copied_bytes,
+            copy_on_write,
+            paths,
+        } = parts;
         let name: Arc<str> = options.name.into();
         let capacity = worker.geometry.capacity;
         let first = epoch << EPOCH_SHIFT;
         let log = EventLog::new(Arc::clone(&name), options.record_events);
         let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
             .map_err(|_| OpenError::Memory { num_slots: capacity })?;
-        tracing::debug!(tier = &*name, ?path, capacity, epoch, policy = %options.policy, "opened");
+        tracing::debug!(tier = &*name, ?paths, capacity, epoch, policy = %options.policy, "opened");
         Ok(Self {
             name,
-            path,
+            paths,
+            copied_bytes,
+            copy_on_write,
+            recovery: recovered.report,
             queue_chunks_max: options.queue_chunks_max,
             durable: options.durable,
             deadline: options.deadline,
@@ -266,9 +312,25 @@ impl NvmeStore {
         Request { accesses: RequestAccesses::default(), run: self.next_run }
     }
 
-    /// The store's file.
+    /// The files of chunks, one a device.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The first of them.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.paths[0]
+    }
+
+    /// What opening the store has found in its index.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovery
+    }
+
+    /// Whether a file lies on a file system that writes elsewhere what is overwritten (btrfs, zfs): there a write can
+    /// meet a full disk although every block was allocated.
+    pub fn is_on_copy_on_write(&self) -> bool {
+        self.copy_on_write
     }
 
     /// Bytes of a chunk.
@@ -276,9 +338,15 @@ impl NvmeStore {
         self.worker.geometry.chunk_bytes
     }
 
-    /// Bytes that the file has, all of them backed by blocks from the start.
+    /// Chunks that fit: as many as were asked for, unless the store was made smaller.
+    pub fn capacity_chunks(&self) -> u32 {
+        self.worker.geometry.capacity
+    }
+
+    /// Bytes that the files of chunks have, all of them backed by blocks from the start.
     pub fn file_bytes(&self) -> u64 {
-        self.worker.geometry.file_bytes(0)
+        let geometry = &self.worker.geometry;
+        (0..geometry.num_devices).map(|device| geometry.file_bytes(device)).sum()
     }
 
     /// Where the slots are.
@@ -302,6 +370,7 @@ impl NvmeStore {
             counts: self.catalog.counts(),
             chunks_evicted: self.catalog.evicted(),
             chunks_dropped: self.catalog.dropped(),
+            copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
             state: self.state(),
             breaker_opened: self.health.counts().opened,
             read_only: self.health.counts().read_only,
@@ -406,12 +475,6 @@ impl NvmeStore {
 /// How long a store that is dropped waits for what is under way.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Epochs are the time of opening, in minutes, as long as no file remembers them.
-fn first_epoch() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (since_epoch.as_secs() / 60) & 0x00ff_ffff
-}
-
 /// The memory of a store that has none.
 struct NoMemory {
     slot_bytes: usize,
@@ -439,7 +502,7 @@ impl fmt::Debug for NvmeStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NvmeStore")
             .field("name", &self.name)
-            .field("path", &self.path)
+            .field("paths", &self.paths)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

@@ -240,7 +240,9 @@ impl Rig {
             recovered,
             epoch: 1,
             written_before: 1 << 30,
-            path: PathBuf::new(),
+            copied_bytes: Arc::default(),
+            copy_on_write: false,
+            paths: vec![PathBuf::new()],
         };
         let store = NvmeStore::assemble(options, parts).unwrap();
         Self { store, memory, disk, worker, hand, clock, next_job: 0 }
