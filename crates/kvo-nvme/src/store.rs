@@ -24,6 +24,7 @@ use kvo_core::{
     Clock, DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::{
     CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport, SlotCounts,
@@ -70,6 +71,8 @@ pub struct NvmeStore {
     name: Arc<str>,
     /// Of the data files.
     paths: Vec<PathBuf>,
+    /// Locked as long as the store is open.
+    files: Vec<Arc<File>>,
     copied_bytes: Arc<AtomicU64>,
     copy_on_write: bool,
     recovery: RecoveryReport,
@@ -150,7 +153,8 @@ pub(crate) struct Parts {
     /// What direct I/O had to copy because it was not aligned.
     pub(crate) copied_bytes: Arc<AtomicU64>,
     pub(crate) copy_on_write: bool,
-    /// Of the data files.
+    /// The data files, as they were locked, and where they are.
+    pub(crate) files: Vec<Arc<File>>,
     pub(crate) paths: Vec<PathBuf>,
 }
 
@@ -240,6 +244,7 @@ impl NvmeStore {
             written_before: files.index.superblock.written_bytes,
             copied_bytes,
             copy_on_write: files.copy_on_write,
+            files: handles,
             paths: data.into_iter().map(|(_, path)| path).collect(),
         };
         Self::assemble(options, parts)
@@ -262,6 +267,7 @@ impl NvmeStore {
             written_before,
             copied_bytes,
             copy_on_write,
+            files,
             paths,
         } = parts;
         let name: Arc<str> = options.name.into();
@@ -274,6 +280,7 @@ impl NvmeStore {
         Ok(Self {
             name,
             paths,
+            files,
             copied_bytes,
             copy_on_write,
             recovery: recovered.report,
@@ -468,7 +475,12 @@ impl NvmeStore {
         }
         stopped.map_err(|stuck| CloseError::Stuck { transfers: stuck.0, waited: timeout })?;
         let order = self.catalog.take_eviction_order();
-        self.journal.close(&order, self.written_before + self.stats.write.bytes).map_err(CloseError::Index)
+        let closed = self.journal.close(&order, self.written_before + self.stats.write.bytes);
+        // The kernel lets go of a ring, and with it of the files, when it finds the time.
+        for file in &self.files {
+            let _ = flock(&**file, FlockOperation::Unlock);
+        }
+        closed.map_err(CloseError::Index)
     }
 }
 

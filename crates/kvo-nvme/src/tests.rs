@@ -242,6 +242,7 @@ impl Rig {
             written_before: 1 << 30,
             copied_bytes: Arc::default(),
             copy_on_write: false,
+            files: Vec::new(),
             paths: vec![PathBuf::new()],
         };
         let store = NvmeStore::assemble(options, parts).unwrap();
