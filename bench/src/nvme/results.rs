@@ -86,6 +86,22 @@ impl NvmeRunResults {
         table
     }
 
+    /// Every ratio of two subjects.
+    pub fn ratios_table(&self) -> Table {
+        let mut table = new_table(["chunk KiB", "", "", "over", "rate min/med/max", "CPU min/med/max"]);
+        for Ratio { subject, over, direction, chunk_bytes, rate, cpu } in &self.ratios {
+            table.add_row([
+                number_cell(chunk_bytes >> 10),
+                direction.to_string().into(),
+                subject.as_str().into(),
+                over.as_str().into(),
+                number_cell(rate.shown(2)),
+                number_cell(shown(*cpu, 2)),
+            ]);
+        }
+        table
+    }
+
     /// What is asked, and whether it holds; nothing of a smoke run.
     pub fn points_table(&self) -> Table {
         let mut table = new_table(["what is asked", "is", "is to be", ""]);
