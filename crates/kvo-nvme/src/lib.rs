@@ -75,11 +75,11 @@ mod slots;
 mod checksum;
 mod engine;
 mod file;
-#[expect(dead_code, reason = "the store begins to use it with the next changes")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod files;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
-#[expect(dead_code, reason = "the store begins to use it with the next changes")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod journal;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod recovery;
