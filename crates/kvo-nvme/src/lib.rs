@@ -79,7 +79,6 @@ mod checksum;
 mod direct;
 mod engine;
 mod file;
-#[expect(dead_code, reason = "the journal is to own the index file")]
 mod files;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
