@@ -20,6 +20,8 @@
 //!   the job arrives.
 //! - As a tier it never blocks: a full queue hands the job back, every job that was taken is reported exactly once,
 //!   and a panic in the host memory fails the chunk that it happened to.
+//! - What each error of the device means, from a miss to a store that is closed for a while, is a table in the
+//!   repository's `docs/ERRORS.md`.
 //!
 //! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room. On
 //! file systems that copy on write (btrfs, zfs) blocks cannot be reserved for overwriting, so there a write can still
@@ -77,6 +79,11 @@ mod engine;
 mod file;
 #[expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")]
 mod format;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")
+)]
+mod health;
 #[expect(dead_code, reason = "the store begins to use it with the next changes")]
 mod journal;
 mod room;
