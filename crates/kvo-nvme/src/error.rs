@@ -2,8 +2,14 @@
 
 use std::{io, path::PathBuf};
 
-/// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a file
-/// that was there keeps at most the length that it had.
+use crate::format::Damage;
+
+/// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a store that
+/// was there is as it was.
+///
+/// Only a store that was to be emptied ([`IfOther::Empty`](crate::IfOther::Empty)) can be gone, if what failed was the
+/// making of the new one; then its files keep at most the lengths that they had, and the next opening makes a store
+/// there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -81,17 +87,43 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// The file system has too little room for the file.
-    #[error(
-        "{path:?} needs {needed_bytes} bytes, of which it has {allocated_bytes}; {available_bytes} bytes are \
-         available"
-    )]
-    NoRoom {
+    /// The same directory was given twice. Each is a device to itself.
+    #[error("the directory {path:?} is given twice")]
+    SameDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// What is in the directories was made by another version or with other options, or is no store.
+    #[error("{path:?} belongs to another store: its {field} is {found}, wanted is {wanted}")]
+    Other {
+        /// The file that says so.
+        path: PathBuf,
+        /// What differs: a field of [`NvmeOptions`](crate::NvmeOptions), or of the files.
+        field: &'static str,
+        /// What the file says.
+        found: String,
+        /// What it would have to say.
+        wanted: String,
+    },
+    /// A file of the store is damaged.
+    #[error("{path:?} is damaged: {damage}")]
+    Damaged {
         /// The file.
         path: PathBuf,
-        /// Bytes that the file needs.
+        /// What is wrong with it.
+        damage: FileDamage,
+    },
+    /// A file system has too little room for what the store has on it.
+    #[error(
+        "{path:?} and the store's other files on its file system need {needed_bytes} bytes, of which they have \
+         {allocated_bytes}; {available_bytes} bytes are available"
+    )]
+    NoRoom {
+        /// One of the files.
+        path: PathBuf,
+        /// Bytes that the store's files on this file system need.
         needed_bytes: u64,
-        /// Bytes that an earlier file of the same name holds already.
+        /// Bytes that earlier files of the same names hold already.
         allocated_bytes: u64,
         /// Bytes that the file system had available beyond those.
         available_bytes: u64,
@@ -115,6 +147,36 @@ pub enum OpenError {
         num_threads: usize,
         /// What the system said.
         source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// Whether it is about what is in the files, so that making a new store in their place is a way out.
+    pub(crate) fn is_of_contents(&self) -> bool {
+        matches!(self, Self::Other { .. } | Self::Damaged { .. })
+    }
+}
+
+/// What is wrong with a file of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileDamage {
+    /// Neither superblock can be used.
+    #[error("the first superblock: {0}; the second one: {1}")]
+    Superblocks(Damage, Damage),
+    /// The header of a data file cannot be used.
+    #[error("the header: {0}")]
+    Header(Damage),
+    /// The file is not there.
+    #[error("it is missing")]
+    Missing,
+    /// The file has another length than the store has given it.
+    #[error("it is {found_bytes} bytes long, and was made with {made_bytes}")]
+    Length {
+        /// Bytes that it has.
+        found_bytes: u64,
+        /// Bytes that it must have.
+        made_bytes: u64,
     },
 }
 

@@ -12,10 +12,7 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-use crate::{OpenError, file::write_all_at};
-
-/// The name of the store's file in its directory.
-pub const FILE_NAME: &str = "kvo-nvme.data";
+use crate::{FILE_NAME, OpenError, file::write_all_at};
 
 /// How often to open again when the file vanishes between opening and locking.
 const OPEN_TRIES: u32 = 16;
