@@ -77,7 +77,7 @@ mod slots;
 mod checksum;
 mod engine;
 mod file;
-#[expect(dead_code, reason = "the store begins to use it with the next changes")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod files;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
@@ -98,8 +98,10 @@ mod tests;
 
 pub use crate::{
     error::{ChunkError, FileDamage, OpenError},
-    files::{FILE_NAME, INDEX_FILE_NAME},
-    format::{Damage, StoreId},
+    files::{
+        ChunkDamage, ChunkInfo, Contents, FILE_NAME, INDEX_FILE_NAME, Inspection, StoreInfo, create_store,
+    },
+    format::{Damage, StoreId, StoreState},
     journal::RecoveryReport,
     options::{
         Admission, AdmissionRule, BreakerOptions, ChecksumKind, EngineKind, IfNoRoom, IfOther, NvmeOptions,
