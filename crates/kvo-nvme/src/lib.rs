@@ -57,6 +57,7 @@
 //!
 //! # Features
 //!
+//! - `cli`: the program `kvo-store`, which makes stores, looks into them, checks and mends them.
 //! - `testing`: `ChecksumKind::Off`, to measure what checksums cost.
 //!
 //! # Sources

@@ -1,9 +1,6 @@
 //! A store looked into without being opened: what it is, what is in it, what is wrong with it.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::{fmt, io, path::PathBuf};
 
 use kvo_core::OffloadKey;
 use rustix::io::Errno;
@@ -242,10 +239,9 @@ impl Inspection {
         &self.problems
     }
 
-    /// The size of each data file, with its path; none if the file is not there.
-    pub fn data_files(&self) -> impl Iterator<Item = (&Path, Option<u64>)> {
-        let files = self.dirs.iter().zip(&self.data);
-        files.map(|(dir, file)| (dir.as_path(), file.as_ref().and_then(|file| file.len().ok())))
+    /// The same, where nothing else is wanted of the store.
+    pub fn into_problems(self) -> Vec<OpenError> {
+        self.problems
     }
 
     /// Reads all records. Nothing is in a store whose making has not ended.

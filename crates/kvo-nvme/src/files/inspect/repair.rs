@@ -45,33 +45,36 @@ impl Inspection {
         Ok(true)
     }
 
-    /// Writes the damaged headers of data files again; their paths. A header of another store, or of what is no store,
-    /// is not damaged and stays.
+    /// The data files whose headers are damaged and can be written again. A header of another store, or of what is no
+    /// store, is not damaged.
+    pub fn damaged_headers(&self) -> Vec<PathBuf> {
+        let damaged = self.problems.iter().filter_map(|problem| match problem {
+            OpenError::Damaged {
+                path,
+                damage: FileDamage::Header(Damage::Empty | Damage::Checksum | Damage::Field(_)),
+            } => Some(path.clone()),
+            _ => None,
+        });
+        damaged.collect()
+    }
+
+    /// Writes the [damaged headers](Self::damaged_headers) again.
     ///
     /// # Errors
-    /// [`OpenError::Io`].
-    pub fn repair_headers(&mut self) -> Result<Vec<PathBuf>, OpenError> {
-        let mut repaired = Vec::new();
+    /// [`OpenError::Io`]; some of them may be good then.
+    pub fn repair_headers(&mut self) -> Result<(), OpenError> {
+        let damaged = self.damaged_headers();
         for (device, file) in (0..).zip(&self.data) {
-            let Some(file) = file else { continue };
-            let is_damaged = |problem: &OpenError| {
-                matches!(
-                    problem,
-                    OpenError::Damaged {
-                        path,
-                        damage: FileDamage::Header(Damage::Empty | Damage::Checksum | Damage::Field(_)),
-                    } if *path == file.path
-                )
-            };
-            if self.problems.iter().any(is_damaged) {
+            if let Some(file) = file
+                && damaged.contains(&file.path)
+            {
                 let header = header_of(&self.superblock, &self.geometry, device).encode();
                 write_all_at(&file.file, &header, 0).map_err(|source| file.error("write", source))?;
                 file.sync()?;
-                repaired.push(file.path.clone());
             }
         }
         self.look_for_problems();
-        Ok(repaired)
+        Ok(())
     }
 
     /// Empties the records of these slots: what they held is gone, and they are free when the store is opened, also

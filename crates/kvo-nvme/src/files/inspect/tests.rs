@@ -3,6 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
+    path::Path,
 };
 
 use kvo_core::{BlockHash, GroupIdx};
@@ -246,7 +247,8 @@ fn a_damaged_header_is_told_and_written_again() {
     let mut inspection = rig.inspect();
     let damage = FileDamage::Header(Damage::Checksum);
     assert!(matches!(inspection.problems(), [OpenError::Damaged { damage: found, .. }] if *found == damage));
-    assert_eq!(inspection.repair_headers().unwrap(), [rig.data(1)]);
+    assert_eq!(inspection.damaged_headers(), [rig.data(1)]);
+    inspection.repair_headers().unwrap();
     assert!(inspection.problems().is_empty());
     drop(inspection);
     assert_eq!(rig.report().chunks, 10);
@@ -258,7 +260,9 @@ fn files_of_others_are_told_and_left_alone() {
     fs::copy(other.data(1), one.data(1)).unwrap();
     let mut inspection = one.inspect();
     assert!(matches!(inspection.problems(), [OpenError::Other { field: "store", .. }]));
-    assert!(inspection.repair_headers().unwrap().is_empty());
+    inspection.repair_headers().unwrap();
+    assert_eq!(fs::read(one.data(1)).unwrap(), fs::read(other.data(1)).unwrap());
+    assert!(inspection.damaged_headers().is_empty());
     drop(inspection);
 
     one.options.dirs.swap(0, 1);
