@@ -43,8 +43,8 @@ pub(crate) struct Stuck(pub(crate) usize);
 pub(crate) enum Event {
     /// A chunk has been moved, or not.
     Moved(OpDone),
-    #[expect(dead_code, reason = "a journal sends it, with the next changes")]
     /// A record is on stable storage, or could not be written.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to read it with the next changes"))]
     Recorded {
         slot: u32,
         /// Of the record's chunk; the slot may have another by now.

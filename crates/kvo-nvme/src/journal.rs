@@ -1,6 +1,12 @@
 //! What the index file is told: records of slots, and at the end the eviction order.
 
+mod thread;
+mod writer;
+
 use std::io;
+
+#[expect(unused_imports, reason = "the store begins to use it with the next changes")]
+pub(crate) use self::thread::FileJournal;
 
 use crate::format::RecordState;
 

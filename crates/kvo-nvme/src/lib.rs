@@ -87,7 +87,7 @@ mod format;
     expect(dead_code, unused_imports, reason = "the store begins to use it with the next changes")
 )]
 mod health;
-#[expect(dead_code, reason = "the store begins to use it with the next changes")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod journal;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod recovery;
