@@ -57,6 +57,7 @@
 //!
 //! # Features
 //!
+//! - `cli`: the program `kvo-store`, which makes stores, looks into them, checks and mends them.
 //! - `testing`: `ChecksumKind::Off`, to measure what checksums cost.
 //!
 //! # Sources
@@ -95,8 +96,10 @@ mod tests;
 pub use crate::{
     engine::EngineInfo,
     error::{ChunkError, CloseError, FileDamage, OpenError},
-    files::{FILE_NAME, INDEX_FILE_NAME},
-    format::{Damage, StoreId},
+    files::{
+        ChunkDamage, ChunkInfo, Contents, FILE_NAME, INDEX_FILE_NAME, Inspection, StoreInfo, create_store,
+    },
+    format::{Damage, StoreId, StoreState},
     journal::RecoveryReport,
     options::{
         Admission, AdmissionRule, BreakerOptions, ChecksumKind, EngineKind, IfNoRoom, IfOther, NvmeOptions,
