@@ -82,6 +82,7 @@ mod format;
 mod journal;
 mod progress;
 mod room;
+mod sync;
 mod worker;
 
 #[cfg(test)]
