@@ -322,6 +322,10 @@ impl Catalog {
         assert_eq!(self.index.len(), indexed);
     }
 
+    pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
+        self.slots.states()
+    }
+
     pub(crate) fn is_writing(&self, slot: u32) -> bool {
         matches!(self.slots.state(slot), SlotState::Writing { .. })
     }

@@ -83,6 +83,8 @@ mod room;
 mod worker;
 
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 
 pub use crate::{

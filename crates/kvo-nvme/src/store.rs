@@ -29,6 +29,9 @@ use crate::{
 
 use self::job::{Job, Waiter};
 
+#[cfg(test)]
+use crate::slots::SlotState;
+
 /// A bounded, checksummed store of chunks in one file: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
 ///
 /// One thread owns it. The calls of the trait neither block nor do I/O: they keep the books and talk to the store's
@@ -279,6 +282,11 @@ impl NvmeStore {
             let counts = self.counts();
             assert_eq!((counts.writing, counts.pinned, counts.retiring), (0, 0, 0), "{counts:?}");
         }
+    }
+
+    /// What each slot holds.
+    pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
+        self.catalog.slot_states()
     }
 
     /// Requests that were announced and have not finished.
