@@ -1,6 +1,9 @@
 //! What the store's caller knows: its jobs, its host slots, and what it was told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use kvo_core::{
     EventKind, JobId, OffloadEvent, OffloadKey, SlotId, TierChunk, TierCompletion, TierDirection, TierOutcome,
@@ -15,6 +18,8 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct OpenJob {
     pub(super) direction: TierDirection,
+    /// When it may be reported with transfers still under way.
+    pub(super) deadline: Duration,
     pub(super) chunks: Vec<TierChunk>,
 }
 
@@ -23,6 +28,9 @@ pub(super) struct OpenJob {
 pub(super) struct Book {
     pub(super) jobs: BTreeMap<JobId, OpenJob>,
     pub(super) free_host: Vec<SlotId>,
+    /// Slots of jobs that were reported late; they are free when the transfers have ended.
+    pub(super) late: Vec<(JobId, SlotId)>,
+    num_host_slots: u32,
     /// Chunks that are there, as the events tell.
     pub(super) resident: BTreeSet<u64>,
     pub(super) next_job: u64,
@@ -33,7 +41,8 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn new(num_host_slots: u32) -> Self {
-        Self { free_host: (0..num_host_slots).map(SlotId).collect(), ..Self::default() }
+        let free_host = (0..num_host_slots).map(SlotId).collect();
+        Self { free_host, num_host_slots, ..Self::default() }
     }
 
     /// A content that no chunk has had.
@@ -49,12 +58,19 @@ impl Book {
     }
 
     /// A job is reported: exactly once, with keys of its own, each once; and nothing of it is still under way.
-    pub(super) fn end_job(&mut self, report: &TierCompletion, transfers: &Transfers, memory: &SimMemory) {
+    pub(super) fn end_job(
+        &mut self,
+        report: &TierCompletion,
+        transfers: &Transfers,
+        memory: &SimMemory,
+        now: Duration,
+    ) {
         let id = report.job;
-        let OpenJob { direction, chunks } = self.jobs.remove(&id).expect("a job is reported once");
-        for pending in &transfers.pending {
-            assert_ne!(pending.op.job, id, "{report:?}, while {pending:?} has not ended");
-        }
+        let OpenJob { direction, deadline, chunks } = self.jobs.remove(&id).expect("a job is reported once");
+        let late = transfers.pending.iter().filter(|pending| pending.op.job == id);
+        let late: Vec<(OffloadKey, SlotId)> =
+            late.map(|pending| (pending.op.tenant.key, pending.op.host)).collect();
+        assert!(late.is_empty() || deadline <= now, "{report:?}, while transfers of {late:?} have not ended");
         let failed: &[OffloadKey] = match &report.outcome {
             TierOutcome::Done => &[],
             TierOutcome::Partial { failed } => failed,
@@ -62,6 +78,7 @@ impl Book {
         };
         let keys: BTreeSet<&OffloadKey> = failed.iter().collect();
         assert_eq!(keys.len(), failed.len(), "a key failed twice: {report:?}");
+        assert!(late.iter().all(|(key, _)| keys.contains(key)), "{report:?}, and {late:?} have not ended");
         assert!(
             failed.iter().all(|key| chunks.iter().any(|chunk| chunk.key == *key)),
             "{report:?}: {chunks:?}"
@@ -71,9 +88,19 @@ impl Book {
                 self.check_arrived(chunk, memory);
             }
         }
+        let is_late = |slot: &SlotId| late.iter().any(|(_, held)| held == slot);
         let hosts: BTreeSet<SlotId> = chunks.iter().map(|chunk| chunk.slot).collect();
-        self.free_host.extend(hosts);
+        self.free_host.extend(hosts.iter().filter(|slot| !is_late(slot)));
+        self.late.extend(hosts.into_iter().filter(is_late).map(|slot| (id, slot)));
         self.jobs_reported += 1;
+    }
+
+    /// Frees the slots of jobs that were reported late, as far as their transfers have ended.
+    pub(super) fn release_late(&mut self, transfers: &Transfers) {
+        let has_ended = |(id, slot): &mut (JobId, SlotId)| {
+            !transfers.pending.iter().any(|pending| (pending.op.job, pending.op.host) == (*id, *slot))
+        };
+        self.free_host.extend(self.late.extract_if(.., has_ended).map(|(_, slot)| slot));
     }
 
     fn check_arrived(&mut self, chunk: &TierChunk, memory: &SimMemory) {
@@ -85,6 +112,14 @@ impl Book {
             "{chunk:?} has changed since"
         );
         self.chunks_arrived += 1;
+    }
+
+    /// The store has ended with all of its jobs, and another begins with these chunks.
+    pub(super) fn begin_anew(&mut self, resident: impl Iterator<Item = u64>) {
+        self.jobs.clear();
+        self.late.clear();
+        self.free_host = (0..self.num_host_slots).map(SlotId).collect();
+        self.resident = resident.collect();
     }
 
     /// Takes in events, each of which must fit those before.

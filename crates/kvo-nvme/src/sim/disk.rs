@@ -2,10 +2,12 @@
 
 use std::{
     io,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use hashbrown::HashSet;
+use rustix::io::Errno;
 
 use super::{
     faults::{Call, Faults, Kind, Lie, Plan},
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::{
     file::ChunkFile,
-    format::{BLOCK_BYTES, DATA_START},
+    format::{BLOCK_BYTES, DATA_START, RECORD_BYTES, RECORDS_START, index_bytes, record_start},
     options::Geometry,
 };
 
@@ -39,6 +41,7 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Disk {
     /// One a device.
     pub(super) data: Vec<Image>,
+    pub(super) index: Image,
     pub(super) faults: Faults,
     pub(super) rng: Rng,
     pub(super) geometry: Geometry,
@@ -46,6 +49,10 @@ pub(super) struct Disk {
     plan: Plan,
     /// Slots whose bytes are not those that the disk said it had written.
     pub(super) tainted: HashSet<u32>,
+    /// Slots whose records are not.
+    pub(super) tainted_records: HashSet<u32>,
+    /// Those of them whose records were written again; with the next sync they are good.
+    rewritten_records: HashSet<u32>,
 }
 
 impl Disk {
@@ -53,11 +60,14 @@ impl Disk {
         let image = |device| Image::new(geometry.file_bytes(device), BLOCK_BYTES as u64..DATA_START);
         Self {
             data: (0..geometry.num_devices).map(image).collect(),
+            index: Image::new(index_bytes(geometry.capacity), 0..0),
             faults,
             rng,
             geometry,
             plan: Plan::good(),
             tainted: HashSet::new(),
+            tainted_records: HashSet::new(),
+            rewritten_records: HashSet::new(),
         }
     }
 
@@ -82,6 +92,88 @@ impl Disk {
         let (at, bit) = (bit / 8 % self.geometry.chunk_bytes as u64, u32::try_from(bit % 8).expect("small"));
         self.data[place.device as usize].flip(place.offset + at, bit);
         self.tainted.insert(slot);
+    }
+
+    /// A write of `bytes` that never comes to an end: any of its sectors may be there.
+    pub(super) fn write_in_part(&mut self, slot: u32, bytes: &[u8]) {
+        let place = self.geometry.place(slot);
+        let rng = &mut self.rng;
+        let eighths = rng.below(9);
+        self.data[place.device as usize].write(place.offset, bytes, |_| rng.below(8) < eighths);
+    }
+
+    /// A bit of a record changes where it lies.
+    pub(super) fn decay_record(&mut self, slot: u32, bit: u64) {
+        let (at, bit) = (bit / 8 % RECORD_BYTES as u64, u32::try_from(bit % 8).expect("small"));
+        self.index.flip(record_start(slot) + at, bit);
+        self.taint_records([slot]);
+    }
+
+    /// The record of a slot, as a read gives it.
+    pub(super) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
+        self.index.bytes(record_start(slot), RECORD_BYTES).try_into().expect("of that length")
+    }
+
+    fn taint_records(&mut self, slots: impl IntoIterator<Item = u32>) {
+        for slot in slots {
+            self.rewritten_records.remove(&slot);
+            self.tainted_records.insert(slot);
+        }
+    }
+
+    /// Writes one sector of records.
+    pub(super) fn write_records(&mut self, offset: u64, bytes: &[u8; SECTOR_BYTES]) -> io::Result<()> {
+        if self.strikes(Kind::Record) {
+            if self.rng.one_in(2) {
+                self.index.write(offset, bytes, |_| true);
+            }
+            return Err(self.rng.pick(&[Errno::IO, Errno::NOSPC]).into());
+        }
+        let slots = records_in(offset, self.geometry.capacity);
+        if self.strikes(Kind::Lost) {
+            self.taint_records(slots);
+        } else {
+            self.index.write(offset, bytes, |_| true);
+            self.rewritten_records.extend(slots);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what was written to the data files is on stable storage.
+    pub(super) fn sync_data(&mut self) -> io::Result<()> {
+        for device in 0..self.geometry.num_devices {
+            if self.strikes(Kind::Sync) {
+                let dropped = self.data[device as usize].fail_sync(&mut self.rng);
+                let slots = dropped.into_iter().map(|offset| self.slot_at(device, offset).0);
+                self.tainted.extend(slots.collect::<Vec<_>>());
+                return Err(Errno::IO.into());
+            }
+            self.data[device as usize].sync();
+        }
+        Ok(())
+    }
+
+    /// The same for the index.
+    pub(super) fn sync_index(&mut self) -> io::Result<()> {
+        if self.strikes(Kind::Sync) {
+            for offset in self.index.fail_sync(&mut self.rng) {
+                self.taint_records(records_in(offset, self.geometry.capacity));
+            }
+            return Err(Errno::IO.into());
+        }
+        self.index.sync();
+        for slot in self.rewritten_records.drain() {
+            self.tainted_records.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// The machine loses its power.
+    pub(super) fn lose_power(&mut self) {
+        let eighths = self.rng.below(9);
+        for image in self.data.iter_mut().chain([&mut self.index]) {
+            image.lose_power(&mut self.rng, eighths);
+        }
     }
 
     /// The slot in the file of `device` in which `offset` lies, and where in it.
@@ -170,6 +262,15 @@ impl Disk {
     pub(super) fn strikes(&mut self, kind: Kind) -> bool {
         self.faults.strikes(kind, &mut self.rng)
     }
+}
+
+/// The slots whose records are in the sector that begins at `offset` of the index.
+fn records_in(offset: u64, num_slots: u32) -> Range<u32> {
+    let slot = |offset: u64| {
+        let nth = offset.saturating_sub(RECORDS_START) / RECORD_BYTES as u64;
+        u32::try_from(nth).expect("the index is small").min(num_slots)
+    };
+    slot(offset)..slot(offset + SECTOR_BYTES as u64)
 }
 
 /// The file of one device.

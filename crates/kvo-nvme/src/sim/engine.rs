@@ -25,6 +25,12 @@ pub(super) enum Plant {
     ChecksumIgnored,
     /// A write is reported when it begins.
     ReportedEarly,
+    /// Of two records of a key the older one is recovered.
+    OlderRecovered,
+    /// A record is called safe before anything is synced.
+    CalledSafeEarly,
+    /// A durable store that is opened takes for safe what a killed one had only told the system.
+    OpenedUnsynced,
 }
 
 /// A transfer that has not ended.
@@ -45,7 +51,9 @@ pub(super) struct Transfers {
     pub(super) pending: Vec<Pending>,
     pub(super) versions: Versions,
     pub(super) step: u64,
-    pub(super) is_stopped: bool,
+    is_stopped: bool,
+    /// Whether the process has ended under the transfers.
+    is_dead: bool,
     /// Transfers that went well and reads whose bytes were compared.
     pub(super) tally: TransferTally,
     /// How the next transfer that begins goes, if that is not to be drawn.
@@ -96,6 +104,7 @@ impl Transfers {
             versions: HashMap::new(),
             step: 0,
             is_stopped: false,
+            is_dead: false,
             tally: TransferTally::default(),
             next_plan: None,
             disk,
@@ -210,11 +219,32 @@ impl Transfers {
         (0..).zip(&self.pending).filter(move |(_, pending)| is_ready(pending)).map(|(place, _)| place)
     }
 
+    /// The process ends. Of the writes that have begun, any sectors may be there.
+    pub(super) fn be_killed(&mut self) {
+        self.is_dead = true;
+        for Pending { op, .. } in self.pending.iter().filter(|pending| pending.is_running) {
+            if direction(op) == Hold::Reads {
+                lock(&self.disk).write_in_part(op.slot, &self.memory.bytes(op.host));
+            }
+        }
+    }
+
+    /// Takes over what must be known of the transfers of earlier stores.
+    pub(super) fn inherit(&mut self, other: &mut Self) {
+        self.versions = std::mem::take(&mut other.versions);
+        (self.last_generation, self.step) = (other.last_generation, other.step);
+    }
+
     /// Everything that was stuck or slow may go on.
     pub(super) fn unstick(&mut self) {
         for pending in &mut self.pending {
             pending.not_before = Some(0);
         }
+    }
+
+    /// Whether nothing is left but what is stuck.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.iter().all(|pending| pending.is_running && pending.not_before.is_none())
     }
 
     /// Ends all that can end, in order of submission; returns how many are stuck.
@@ -250,7 +280,7 @@ impl Engine for SimEngine {
     fn stop(&mut self, _: Duration) -> Result<(), Stuck> {
         let mut transfers = lock(&self.0);
         transfers.is_stopped = true;
-        if std::thread::panicking() {
+        if transfers.is_dead || std::thread::panicking() {
             return Err(Stuck(transfers.pending.len()));
         }
         match transfers.finish() {

@@ -13,36 +13,38 @@ use crate::NvmeOptions;
 
 const CHUNK_BYTES: u64 = 2048;
 
-fn sim(capacity: u32) -> Sim {
-    let options = NvmeOptions { record_events: true, ..NvmeOptions::new("unused", capacity, CHUNK_BYTES) };
-    Sim::new(options, Faults::none(), Rng::new(1), None)
+pub(super) fn options(capacity: u32) -> NvmeOptions {
+    NvmeOptions { record_events: true, ..NvmeOptions::new("unused", capacity, CHUNK_BYTES) }
+}
+
+pub(super) fn sim(capacity: u32) -> Sim {
+    Sim::new(options(capacity), Faults::none(), Rng::new(1), None)
 }
 
 impl Sim {
-    fn write(&mut self, ns: &[u64]) {
+    pub(super) fn write(&mut self, ns: &[u64]) {
         self.apply(&Step::Write { req: 0, ns: ns.to_vec(), positions: true });
     }
 
-    fn read(&mut self, ns: &[u64]) {
+    pub(super) fn read(&mut self, ns: &[u64]) {
         self.apply(&Step::Read { req: 0, ns: ns.to_vec(), positions: true });
     }
 
     /// Everything ends, the next transfer as `plan` says.
     fn run(&mut self, plan: Plan) {
         lock(&self.transfers).next_plan = Some(plan);
-        lock(&self.transfers).finish();
-        self.apply(&Step::Poll);
+        self.finish();
         assert!(self.book.jobs.is_empty());
     }
 
-    fn put(&mut self, ns: &[u64], plan: Plan) {
+    pub(super) fn put(&mut self, ns: &[u64], plan: Plan) {
         self.write(ns);
         self.run(plan);
     }
 
     /// Reads chunks, the first as `plan` says; `arrived` come, and every byte of them is right.
     #[track_caller]
-    fn check_read(&mut self, ns: &[u64], plan: Plan, arrived: &[u64]) {
+    pub(super) fn check_read(&mut self, ns: &[u64], plan: Plan, arrived: &[u64]) {
         let before = self.book.chunks_arrived;
         self.read(ns);
         self.run(plan);
@@ -82,7 +84,7 @@ fn a_bit_that_decays_costs_its_chunk() {
     for bit in [0, 1, 4095, 4096, CHUNK_BYTES * 8 - 1] {
         let mut sim = sim(2);
         sim.put(&[1, 2], Plan::good());
-        sim.apply(&Step::Decay { slot: 1, bit });
+        sim.apply(&Step::Decay { slot: 1, bit, in_record: false });
         sim.check_read(&[1, 2], Plan::good(), &[1]);
     }
 }
@@ -121,9 +123,34 @@ fn an_interrupted_transfer_goes_on() {
 }
 
 #[test]
-fn a_transfer_that_moves_nothing_is_a_miss() {
+fn a_slot_that_takes_nothing_is_left_alone() {
     let mut sim = sim(3);
     sim.put(&[1, 2], Plan::ending(Call::Short(0)));
-    sim.check_read(&[2], Plan::good(), &[2]);
-    sim.check_read(&[2], Plan::ending(Call::Short(0)), &[]);
+    sim.check_read(&[1, 2], Plan::good(), &[1, 2]);
+    assert_eq!(sim.store.counts().quarantined, 1);
+}
+
+#[test]
+fn a_transfer_that_never_ends_is_reported_late_and_keeps_its_slots() {
+    for direction in ["write", "read"] {
+        let mut sim = sim(2);
+        if direction == "read" {
+            sim.put(&[1], Plan::good());
+            sim.read(&[1]);
+        } else {
+            sim.write(&[1]);
+        }
+        lock(&sim.transfers).begin(0);
+        sim.apply(&Step::Pass(sim.options.deadline));
+        sim.apply(&Step::Poll);
+        assert!(sim.book.jobs.is_empty(), "a {direction}");
+        assert_eq!(sim.book.late.len(), 1);
+        // One slot is left for two chunks.
+        sim.write(&[2, 3]);
+        let pending: Vec<u32> = lock(&sim.transfers).pending.iter().map(|pending| pending.op.slot).collect();
+        assert!(pending.len() == 2 && pending[0] != pending[1], "{pending:?}");
+        sim.finish();
+        assert!(sim.book.late.is_empty());
+        sim.check_read(&[1, 2], Plan::good(), &[1, 2]);
+    }
 }

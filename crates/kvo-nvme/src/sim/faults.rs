@@ -43,10 +43,14 @@ pub(super) enum Kind {
     Slow,
     /// A transfer never ends.
     Stuck,
+    /// A record cannot be written.
+    Record,
+    /// A sync fails.
+    Sync,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Device,
         Self::Full,
         Self::Quota,
@@ -64,6 +68,8 @@ impl Kind {
         Self::Decay,
         Self::Slow,
         Self::Stuck,
+        Self::Record,
+        Self::Sync,
     ];
 
     /// Whether the disk says that all went well, or says nothing at all.
@@ -87,6 +93,12 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn none() -> Self {
         Self { one_in: [0; Kind::ALL.len()], struck: [0; Kind::ALL.len()], enabled: true }
+    }
+
+    pub(super) fn only(kind: Kind, one_in: u64) -> Self {
+        let mut faults = Self::none();
+        faults.one_in[kind as usize] = one_in;
+        faults
     }
 
     pub(super) fn draw(rng: &mut Rng) -> Self {

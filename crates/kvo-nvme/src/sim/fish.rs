@@ -44,6 +44,21 @@ fn an_ignored_checksum_is_found() {
 }
 
 #[test]
+fn an_older_generation_that_is_recovered_is_found() {
+    check(Plant::OlderRecovered);
+}
+
+#[test]
+fn a_record_that_is_called_safe_before_a_sync_is_found() {
+    check(Plant::CalledSafeEarly);
+}
+
+#[test]
+fn a_durable_store_that_takes_over_what_was_not_synced_is_found() {
+    check(Plant::OpenedUnsynced);
+}
+
+#[test]
 fn a_slot_that_is_free_before_its_write_has_ended_is_found() {
     check(Plant::ReportedEarly);
 }

@@ -94,13 +94,19 @@ impl Image {
     }
 
     /// A sync that fails: some sectors have arrived, the others never will, although a read still gives them, and no
-    /// later sync tells of them.
-    pub(super) fn fail_sync(&mut self, rng: &mut Rng) {
+    /// later sync tells of them. Returns where in the file those begin.
+    pub(super) fn fail_sync(&mut self, rng: &mut Rng) -> Vec<u64> {
+        let mut dropped = Vec::new();
         for (sector, bytes) in self.unsynced.drain(..) {
             if rng.one_in(2) {
                 put(&mut self.stable, sector, &bytes);
+            } else {
+                dropped.push((sector * SECTOR_BYTES) as u64);
             }
         }
+        let skipped = self.hole.end - self.hole.start;
+        dropped.iter_mut().filter(|at| **at >= self.hole.start).for_each(|at| *at += skipped);
+        dropped
     }
 
     /// Loses power: of what was not synced, each sector is there with a chance of `eighths` in 8.
@@ -162,7 +168,8 @@ mod tests {
         let mut image = image();
         image.write(12_288, &[1; 2048], |_| true);
         // With this seed something is dropped.
-        image.fail_sync(&mut Rng::new(3));
+        let dropped = image.fail_sync(&mut Rng::new(3));
+        assert!(!dropped.is_empty() && dropped.iter().all(|at| (12_288..14_336).contains(at)), "{dropped:?}");
         assert_eq!(firsts(&image), [1; 4]);
         image.sync();
         image.lose_power(&mut Rng::new(1), 8);

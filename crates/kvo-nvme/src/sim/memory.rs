@@ -103,6 +103,13 @@ impl SimMemory {
         }
     }
 
+    /// Forgets every hold, as the end of a process does.
+    pub(super) fn let_go_of_all(&self) {
+        for slot in lock(&self.slots).iter_mut() {
+            (slot.readers, slot.is_written) = (0, false);
+        }
+    }
+
     pub(super) fn let_go(&self, slot: SlotId, how: Hold) {
         let held = &mut lock(&self.slots)[slot.0 as usize];
         match how {

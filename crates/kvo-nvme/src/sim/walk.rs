@@ -1,15 +1,16 @@
 //! Random walks: what a caller, a disk and a clock do, drawn from one seed, and checked after every step.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use kvo_policies::{GhostHits, PolicyKind, S3FifoOptions};
 
 use super::{
-    Sim,
+    LivesTally, Sim,
     disk::lock,
     engine::Plant,
     faults::{Faults, Kind},
     fish::is_expected,
+    life::End,
     rng::Rng,
 };
 use crate::NvmeOptions;
@@ -22,15 +23,32 @@ const STEPS_REMEMBERED: usize = 16;
 pub(super) enum Step {
     Announce(u64),
     Finish(u64),
-    Write { req: u64, ns: Vec<u64>, positions: bool },
-    Read { req: u64, ns: Vec<u64>, positions: bool },
+    Write {
+        req: u64,
+        ns: Vec<u64>,
+        positions: bool,
+    },
+    Read {
+        req: u64,
+        ns: Vec<u64>,
+        positions: bool,
+    },
     WriteDirectly(u64),
     ReadDirectly(u64),
     Lookup(u64),
     Poll,
     Begin(usize),
     End(usize),
-    Decay { slot: u64, bit: u64 },
+    /// The journal does the next thing.
+    Record,
+    Pass(Duration),
+    BeginAnew(End),
+    /// A bit of a chunk, or of its record, changes.
+    Decay {
+        slot: u64,
+        bit: u64,
+        in_record: bool,
+    },
 }
 
 /// How a seed walks: how often it does what, with how many chunks.
@@ -43,6 +61,9 @@ struct Gait {
     calls: u64,
     work: u64,
     direct: u64,
+    /// Once in so many times, the clock jumps, and the store ends.
+    jump: u64,
+    end: u64,
 }
 
 impl Gait {
@@ -55,10 +76,18 @@ impl Gait {
             calls: 3,
             work: rng.pick(&[4, 8, 16, 24]),
             direct: rng.pick(&[0, 0, 1]),
+            jump: rng.pick(&[0, 0, 60, 200]),
+            end: rng.pick(&[0, 20, 80, 80, 160]),
         }
     }
 
     fn step(&self, rng: &mut Rng) -> Step {
+        if rng.one_in(self.end) {
+            return Step::BeginAnew(rng.pick(&[End::Closed, End::Killed, End::PowerLost]));
+        }
+        if rng.one_in(self.jump) {
+            return Step::Pass(Duration::from_secs(rng.below(60)));
+        }
         let req = rng.below(self.num_requests);
         let n = rng.below(self.num_keys);
         let mut at = rng.below(self.jobs + self.calls + self.work + self.direct);
@@ -71,7 +100,8 @@ impl Gait {
         }
         at -= self.jobs;
         if at < self.calls {
-            return match rng.below(8) {
+            return match rng.below(9) {
+                8 => Step::Pass(Duration::from_millis(rng.below(300))),
                 0 => Step::Announce(req),
                 1 => Step::Finish(req),
                 2 => Step::Lookup(n),
@@ -81,7 +111,11 @@ impl Gait {
         at -= self.calls;
         if at < self.work {
             let place = rng.index(1 << 20);
-            return if rng.one_in(2) { Step::Begin(place) } else { Step::End(place) };
+            return match rng.below(5) {
+                0..2 => Step::Begin(place),
+                2..4 => Step::End(place),
+                _ => Step::Record,
+            };
         }
         if rng.one_in(2) { Step::WriteDirectly(n) } else { Step::ReadDirectly(n) }
     }
@@ -103,6 +137,7 @@ pub(super) struct Tally {
     pub(super) steps: u64,
     pub(super) jobs: u64,
     pub(super) reads_compared: u64,
+    pub(super) lives: LivesTally,
     pub(super) struck: [u64; Kind::ALL.len()],
 }
 
@@ -111,6 +146,7 @@ impl Tally {
         self.steps += other.steps;
         self.jobs += other.jobs;
         self.reads_compared += other.reads_compared;
+        self.lives.add(&other.lives);
         for (sum, struck) in self.struck.iter_mut().zip(other.struck) {
             *sum += struck;
         }
@@ -158,6 +194,7 @@ fn draw_options(rng: &mut Rng) -> NvmeOptions {
         policy: draw_policy(rng),
         queue_chunks_max: 1 + rng.index(40),
         record_events: true,
+        durable: rng.one_in(3),
         ..NvmeOptions::new("unused", capacity, chunk_bytes)
     }
 }
@@ -173,7 +210,7 @@ pub(super) fn walk(seed: u64, plant: Option<Plant>) -> Tally {
     for at in 0..STEPS {
         let mut step = gait.step(&mut rng);
         if lock(&sim.disk).strikes(Kind::Decay) {
-            step = Step::Decay { slot: rng.next(), bit: rng.next() };
+            step = Step::Decay { slot: rng.next(), bit: rng.next(), in_record: rng.one_in(4) };
         }
         trail.at = at;
         if trail.steps.len() == STEPS_REMEMBERED {
@@ -187,6 +224,7 @@ pub(super) fn walk(seed: u64, plant: Option<Plant>) -> Tally {
         steps: STEPS,
         jobs: sim.book.jobs_reported,
         reads_compared: sim.book.chunks_arrived,
+        lives: sim.lives,
         struck: lock(&sim.disk).faults.struck(),
     }
 }

@@ -18,13 +18,14 @@ fn no_seed_finds_a_wrong_byte_or_a_lost_job() {
     for seed in seeds.clone() {
         tally.add(&walk(seed, None));
     }
-    let Tally { steps, jobs, reads_compared, struck } = tally;
-    println!("{steps} steps, {jobs} jobs, {reads_compared} reads compared");
+    let Tally { steps, jobs, reads_compared, lives, struck } = tally;
+    println!("{steps} steps, {jobs} jobs, {reads_compared} reads compared, {lives:?}");
     for (kind, struck) in Kind::ALL.iter().zip(struck) {
         println!("{kind:?}: {struck} times");
     }
     if seeds.end - seeds.start >= NUM_SEEDS {
-        assert!(jobs > 100_000 && reads_compared > 100_000);
+        assert!(jobs > 200_000 && reads_compared > 50_000);
+        assert!(lives.ends.iter().all(|&ends| ends > 10_000) && lives.chunks_recovered > 100_000);
         assert!(struck.iter().all(|&struck| struck > 100));
     }
 }
