@@ -155,8 +155,8 @@ pub(super) fn open(
 
 /// Every chunk's record on the disk, slot by slot.
 fn records_on(disk: &Disk) -> impl Iterator<Item = (u32, Record)> {
-    (0..disk.geometry.capacity).filter_map(|slot| match RecordState::decode(disk.record(slot), ID, slot) {
-        Ok(RecordState::Chunk(record)) => Some((slot, record)),
+    (0..disk.geometry.capacity).filter_map(|slot| match record_on(disk, slot) {
+        Some(RecordState::Chunk(record)) => Some((slot, record)),
         _ => None,
     })
 }
@@ -196,7 +196,7 @@ impl Sim {
             self.finish();
         }
         let resident = self.resident();
-        self.check_records(&resident);
+        self.check_records();
         self.check_payloads(&resident);
         let is_closed = self.end(end);
         // Of what was written down, all must be there; and everything was, if that can be known.
@@ -225,15 +225,18 @@ impl Sim {
         valid.collect()
     }
 
-    /// Each chunk has its record in the index, or with those that are on their way: so a process that is killed loses
-    /// at most what is on its way.
-    fn check_records(&self, resident: &[(u32, Tenant)]) {
+    /// Each chunk, and each slot that failed, has its record in the index, or with those that are on their way: so a
+    /// process that is killed loses at most what is on its way.
+    fn check_records(&self) {
         let (disk, records) = (lock(&self.disk), lock(&self.records));
-        for (slot, tenant) in resident {
-            let is_recorded = is_recorded(&disk, *slot, tenant)
-                || disk.tainted_records.contains(slot)
-                || records.may_lack(*slot, tenant.generation);
-            assert!(is_recorded, "{tenant:?} in slot {slot} was never recorded");
+        for (slot, state) in self.store.slot_states() {
+            let is_recorded = match state {
+                SlotState::Valid { tenant, .. } => is_recorded(&disk, slot, &tenant),
+                SlotState::Quarantined => record_on(&disk, slot) == Some(RecordState::Quarantined),
+                _ => continue,
+            };
+            let is_excused = disk.tainted_records.contains(&slot) || records.may_lack(slot);
+            assert!(is_recorded || is_excused, "slot {slot}, {state:?}, was never recorded");
         }
     }
 
@@ -339,10 +342,13 @@ impl Sim {
     }
 }
 
+fn record_on(disk: &Disk, slot: u32) -> Option<RecordState> {
+    RecordState::decode(disk.record(slot), ID, slot).ok()
+}
+
 fn is_recorded(disk: &Disk, slot: u32, tenant: &Tenant) -> bool {
-    let record = RecordState::decode(disk.record(slot), ID, slot);
     let is_it = |record: Record| record.key == tenant.key && record.generation == tenant.generation;
-    matches!(record, Ok(RecordState::Chunk(record)) if is_it(record))
+    matches!(record_on(disk, slot), Some(RecordState::Chunk(record)) if is_it(record))
 }
 
 fn tenants(chunks: &[(u32, Tenant)]) -> HashMap<OffloadKey, u64> {

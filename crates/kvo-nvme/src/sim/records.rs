@@ -103,14 +103,10 @@ impl Records {
         self.queued.is_empty() && self.batch.is_none()
     }
 
-    /// Whether the record of this write may not be in the index yet, or not any more.
-    pub(super) fn may_lack(&self, slot: u32, generation: u64) -> bool {
-        let is_it = |entry: &Entry| {
-            let of = |state| matches!(state, RecordState::Chunk(record) if record.generation == generation);
-            entry.slot == slot && of(entry.state)
-        };
+    /// Whether the record of a slot may not be what was put last.
+    pub(super) fn may_lack(&self, slot: u32) -> bool {
         let batched = self.batch.iter().flat_map(|batch| &batch.entries);
-        self.queued.iter().chain(batched).any(is_it) || self.unwritten.contains(&slot)
+        self.queued.iter().chain(batched).any(|entry| entry.slot == slot) || self.unwritten.contains(&slot)
     }
 
     /// Does the next thing that is to be done.
