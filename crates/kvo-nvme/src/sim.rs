@@ -157,9 +157,7 @@ impl Sim {
     fn check(&mut self) {
         self.store.assert_consistent();
         assert!(self.store.counts().add_up(), "{:?}", self.store.counts());
-        let mut events = Vec::new();
-        self.store.take_events(&mut events);
-        self.book.replay(events);
+        self.take_events();
         let states: Vec<SlotState> = self.store.slot_states().map(|(_, state)| state).collect();
         let resident = states.iter().filter_map(|state| match state {
             SlotState::Valid { tenant, .. } => Some(number(&tenant.key)),
@@ -178,6 +176,12 @@ impl Sim {
             };
             assert!(is_held, "{op:?} has not ended, and its slot is {state:?}");
         }
+    }
+
+    fn take_events(&mut self) {
+        let mut events = Vec::new();
+        self.store.take_events(&mut events);
+        self.book.replay(events);
     }
 
     /// Ends all that can end, and takes in what has.

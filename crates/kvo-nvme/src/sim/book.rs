@@ -20,6 +20,8 @@ pub(super) struct OpenJob {
     pub(super) direction: TierDirection,
     /// When it may be reported with transfers still under way.
     pub(super) deadline: Duration,
+    /// How many chunks had been removed before.
+    pub(super) since: u64,
     pub(super) chunks: Vec<TierChunk>,
 }
 
@@ -33,6 +35,9 @@ pub(super) struct Book {
     num_host_slots: u32,
     /// Chunks that are there, as the events tell.
     pub(super) resident: BTreeSet<u64>,
+    /// When chunks were last removed, counted in removals.
+    removed: BTreeMap<u64, u64>,
+    num_removed: u64,
     pub(super) next_job: u64,
     pub(super) versions: u64,
     pub(super) jobs_reported: u64,
@@ -66,7 +71,8 @@ impl Book {
         now: Duration,
     ) {
         let id = report.job;
-        let OpenJob { direction, deadline, chunks } = self.jobs.remove(&id).expect("a job is reported once");
+        let OpenJob { direction, deadline, since, chunks } =
+            self.jobs.remove(&id).expect("a job is reported once");
         let late = transfers.pending.iter().filter(|pending| pending.op.job == id);
         let late: Vec<(OffloadKey, SlotId)> =
             late.map(|pending| (pending.op.tenant.key, pending.op.host)).collect();
@@ -83,9 +89,10 @@ impl Book {
             failed.iter().all(|key| chunks.iter().any(|chunk| chunk.key == *key)),
             "{report:?}: {chunks:?}"
         );
-        if direction == TierDirection::Read {
-            for chunk in chunks.iter().filter(|chunk| !keys.contains(&chunk.key)) {
-                self.check_arrived(chunk, memory);
+        for chunk in chunks.iter().filter(|chunk| !keys.contains(&chunk.key)) {
+            match direction {
+                TierDirection::Read => self.check_arrived(chunk, memory),
+                TierDirection::Write => self.check_written(number(&chunk.key), since),
             }
         }
         let is_late = |slot: &SlotId| late.iter().any(|(_, held)| held == slot);
@@ -101,6 +108,17 @@ impl Book {
             !transfers.pending.iter().any(|pending| (pending.op.job, pending.op.host) == (*id, *slot))
         };
         self.free_host.extend(self.late.extract_if(.., has_ended).map(|(_, slot)| slot));
+    }
+
+    /// A chunk that a job has written is there, or was while the job was open.
+    fn check_written(&self, n: u64, since: u64) {
+        let was_there = self.removed.get(&n).is_some_and(|&removed| removed > since);
+        assert!(was_there || self.resident.contains(&n), "chunk {n} is called written, and was never there");
+    }
+
+    /// Chunks removed so far.
+    pub(super) fn num_removed(&self) -> u64 {
+        self.num_removed
     }
 
     fn check_arrived(&mut self, chunk: &TierChunk, memory: &SimMemory) {
@@ -129,7 +147,11 @@ impl Book {
             for n in keys.iter().map(number) {
                 match kind {
                     EventKind::Stored => assert!(self.resident.insert(n), "chunk {n} was stored twice"),
-                    _ => assert!(self.resident.remove(&n), "chunk {n} was removed twice"),
+                    _ => {
+                        assert!(self.resident.remove(&n), "chunk {n} was removed twice");
+                        self.num_removed += 1;
+                        self.removed.insert(n, self.num_removed);
+                    }
                 }
             }
         }

@@ -30,13 +30,14 @@ impl Sim {
         }
         self.book.next_job += 1;
         let id = JobId(self.book.next_job);
+        let since = self.book.num_removed();
         let job = TierJob { id, req: RequestId(req), direction, chunks: chunks.clone() };
         match self.store.submit(job.clone()) {
             Ok(()) => {
                 let used = |slot: &SlotId| chunks.iter().any(|chunk| chunk.slot == *slot);
                 self.book.free_host.extend(hosts.iter().filter(|slot| !used(slot)));
                 let deadline = self.clock.now() + self.options.deadline;
-                self.book.jobs.insert(id, OpenJob { direction, deadline, chunks });
+                self.book.jobs.insert(id, OpenJob { direction, deadline, since, chunks });
             }
             Err(rejected) => {
                 assert_eq!(rejected.job, job, "a job is handed back as it was");
@@ -99,6 +100,7 @@ impl Sim {
     pub(super) fn poll(&mut self) {
         let mut done = Vec::new();
         self.store.poll(&mut done);
+        self.take_events();
         let transfers = lock(&self.transfers);
         for report in &done {
             self.book.end_job(report, &transfers, &self.memory, self.clock.now());
