@@ -42,6 +42,10 @@ pub(crate) trait Engine: Send {
     fn stats(&self) -> EngineStats {
         EngineStats::default()
     }
+
+    /// Makes the thread of a device panic, if it has one of its own.
+    #[cfg(test)]
+    fn break_device(&self, _device: usize) {}
 }
 
 /// Ops that an engine could not end.

@@ -21,7 +21,8 @@ use std::{
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    Clock, DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, ReleasedSlot, RequestId, SlotAccessError, SlotId,
+    TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
 use rustix::fs::{FlockOperation, flock};
@@ -98,7 +99,7 @@ pub struct NvmeStore {
     /// In durable mode: chunks that are written, and whose records are not yet safe, by slot.
     recording: HashMap<u32, Recording>,
     /// Slots of the host memory that late chunks have let go.
-    released: Vec<(JobId, SlotId)>,
+    released: Vec<ReleasedSlot>,
     /// Jobs that have ended and were not polled yet; they are still in `jobs`.
     completed: Vec<TierCompletion>,
     inflight_chunks: usize,
