@@ -6,7 +6,8 @@ use std::{
 };
 
 use kvo_core::{
-    EventKind, JobId, OffloadEvent, OffloadKey, SlotId, TierChunk, TierCompletion, TierDirection, TierOutcome,
+    EventKind, JobId, OffloadEvent, OffloadKey, ReleasedSlot, SlotId, TierChunk, TierCompletion,
+    TierDirection, TierOutcome,
 };
 
 use super::{
@@ -30,8 +31,8 @@ pub(super) struct OpenJob {
 pub(super) struct Book {
     pub(super) jobs: BTreeMap<JobId, OpenJob>,
     pub(super) free_host: Vec<SlotId>,
-    /// Slots of jobs that were reported late; they are free when the transfers have ended.
-    pub(super) late: Vec<(JobId, SlotId)>,
+    /// Slots of jobs that were reported late, which the store still holds.
+    pub(super) late: Vec<ReleasedSlot>,
     num_host_slots: u32,
     /// Chunks that are there, as the events tell.
     pub(super) resident: BTreeSet<u64>,
@@ -62,7 +63,8 @@ impl Book {
         Some(self.free_host.split_off(left))
     }
 
-    /// A job is reported: exactly once, with keys of its own, each once; and nothing of it is still under way.
+    /// A job is reported: exactly once, with keys of its own, each once; and nothing of it is still under way but what
+    /// is late and held.
     pub(super) fn end_job(
         &mut self,
         report: &TierCompletion,
@@ -73,10 +75,6 @@ impl Book {
         let id = report.job;
         let OpenJob { direction, deadline, since, chunks } =
             self.jobs.remove(&id).expect("a job is reported once");
-        let late = transfers.pending.iter().filter(|pending| pending.op.job == id);
-        let late: Vec<(OffloadKey, SlotId)> =
-            late.map(|pending| (pending.op.tenant.key, pending.op.host)).collect();
-        assert!(late.is_empty() || deadline <= now, "{report:?}, while transfers of {late:?} have not ended");
         let failed: &[OffloadKey] = match &report.outcome {
             TierOutcome::Done => &[],
             TierOutcome::Partial { failed } => failed,
@@ -84,30 +82,36 @@ impl Book {
         };
         let keys: BTreeSet<&OffloadKey> = failed.iter().collect();
         assert_eq!(keys.len(), failed.len(), "a key failed twice: {report:?}");
-        assert!(late.iter().all(|(key, _)| keys.contains(key)), "{report:?}, and {late:?} have not ended");
-        assert!(
-            failed.iter().all(|key| chunks.iter().any(|chunk| chunk.key == *key)),
-            "{report:?}: {chunks:?}"
-        );
+        let is_of_job = |key: &OffloadKey| chunks.iter().any(|chunk| chunk.key == *key);
+        assert!(failed.iter().all(is_of_job), "{report:?}: {chunks:?}");
         for chunk in chunks.iter().filter(|chunk| !keys.contains(&chunk.key)) {
+            assert!(!report.held.contains(&chunk.slot), "{chunk:?} is held and has not failed");
             match direction {
                 TierDirection::Read => self.check_arrived(chunk, memory),
                 TierDirection::Write => self.check_written(number(&chunk.key), since),
             }
         }
-        let is_late = |slot: &SlotId| late.iter().any(|(_, held)| held == slot);
-        let hosts: BTreeSet<SlotId> = chunks.iter().map(|chunk| chunk.slot).collect();
-        self.free_host.extend(hosts.iter().filter(|slot| !is_late(slot)));
-        self.late.extend(hosts.into_iter().filter(is_late).map(|slot| (id, slot)));
+        let mut hosts: BTreeSet<SlotId> = chunks.iter().map(|chunk| chunk.slot).collect();
+        assert!(report.held.is_empty() || deadline <= now, "held before the deadline: {report:?}");
+        for slot in &report.held {
+            assert!(hosts.remove(slot), "held twice, or not of the job: {report:?}");
+            self.late.push(ReleasedSlot { job: id, slot: *slot });
+        }
+        for pending in transfers.pending.iter().filter(|pending| pending.op.job == id) {
+            assert!(report.held.contains(&pending.op.host), "{report:?}, while {pending:?} has not ended");
+        }
+        self.free_host.extend(hosts);
         self.jobs_reported += 1;
     }
 
-    /// Frees the slots of jobs that were reported late, as far as their transfers have ended.
-    pub(super) fn release_late(&mut self, transfers: &Transfers) {
-        let has_ended = |(id, slot): &mut (JobId, SlotId)| {
-            !transfers.pending.iter().any(|pending| (pending.op.job, pending.op.host) == (*id, *slot))
-        };
-        self.free_host.extend(self.late.extract_if(.., has_ended).map(|(_, slot)| slot));
+    /// A slot that was held is let go: once, and when its transfer has ended.
+    pub(super) fn release(&mut self, released: ReleasedSlot, transfers: &Transfers) {
+        let place = self.late.iter().position(|late| *late == released);
+        self.late.swap_remove(place.unwrap_or_else(|| panic!("{released:?} was not held")));
+        let ReleasedSlot { job, slot } = released;
+        let user = transfers.pending.iter().find(|pending| (pending.op.job, pending.op.host) == (job, slot));
+        assert!(user.is_none(), "{released:?}, and {user:?} has not ended");
+        self.free_host.push(slot);
     }
 
     /// A chunk that a job has written is there, or was while the job was open.

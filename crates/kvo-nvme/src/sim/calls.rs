@@ -105,7 +105,11 @@ impl Sim {
         for report in &done {
             self.book.end_job(report, &transfers, &self.memory, self.clock.now());
         }
-        self.book.release_late(&transfers);
+        let mut released = Vec::new();
+        self.store.take_released(&mut released);
+        for slot in released {
+            self.book.release(slot, &transfers);
+        }
     }
 
     /// Begins or ends one of the transfers.
