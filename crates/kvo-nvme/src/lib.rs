@@ -92,6 +92,8 @@ mod sync;
 mod worker;
 
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 
 pub use crate::{
