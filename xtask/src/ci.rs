@@ -54,7 +54,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 12] = [
+    let steps: [(&str, Step); 13] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
@@ -65,6 +65,7 @@ pub(crate) fn run() -> ExitCode {
         ("policies, default", || run_bench(&DEFAULT_CHECK)),
         ("benches, smoke", || run_bench(&["all", "--smoke", "--report"])),
         ("benches, again", again),
+        ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),
     ];
