@@ -1,9 +1,15 @@
 //! Why a store could not be opened, and why a chunk could not be moved by a direct call.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
-/// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a file
-/// that was there keeps at most the length that it had.
+use crate::format::Damage;
+
+/// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a store that
+/// was there is as it was.
+///
+/// Only a store that was to be emptied ([`IfOther::Empty`](crate::IfOther::Empty)) can be gone, if what failed was the
+/// making of the new one; then its files keep at most the lengths that they had, and the next opening makes a store
+/// there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -81,17 +87,43 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// The file system has too little room for the file.
-    #[error(
-        "{path:?} needs {needed_bytes} bytes, of which it has {allocated_bytes}; {available_bytes} bytes are \
-         available"
-    )]
-    NoRoom {
+    /// The same directory was given twice. Each is a device to itself.
+    #[error("the directory {path:?} is given twice")]
+    SameDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// What is in the directories was made by another version or with other options, or is no store.
+    #[error("{path:?} belongs to another store: its {field} is {found}, wanted is {wanted}")]
+    Other {
+        /// The file that says so.
+        path: PathBuf,
+        /// What differs: a field of [`NvmeOptions`](crate::NvmeOptions), or of the files.
+        field: &'static str,
+        /// What the file says.
+        found: String,
+        /// What it would have to say.
+        wanted: String,
+    },
+    /// A file of the store is damaged.
+    #[error("{path:?} is damaged: {damage}")]
+    Damaged {
         /// The file.
         path: PathBuf,
-        /// Bytes that the file needs.
+        /// What is wrong with it.
+        damage: FileDamage,
+    },
+    /// A file system has too little room for what the store has on it.
+    #[error(
+        "{path:?} and the store's other files on its file system need {needed_bytes} bytes, of which they have \
+         {allocated_bytes}; {available_bytes} bytes are available"
+    )]
+    NoRoom {
+        /// One of the files.
+        path: PathBuf,
+        /// Bytes that the store's files on this file system need.
         needed_bytes: u64,
-        /// Bytes that an earlier file of the same name holds already.
+        /// Bytes that earlier files of the same names hold already.
         allocated_bytes: u64,
         /// Bytes that the file system had available beyond those.
         available_bytes: u64,
@@ -106,6 +138,20 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is too little memory for the books of so many slots.
+    #[error("there is no memory for the books of {num_slots} slots, about 120 bytes each")]
+    Memory {
+        /// Slots of the store.
+        num_slots: u32,
+    },
+    /// `io_uring` was asked for, and does not work here.
+    #[error("io_uring cannot be used: it was refused to {step}")]
+    Uring {
+        /// What did not work.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// An I/O thread could not be started.
     #[error("cannot start I/O thread {index} of {num_threads}")]
     Thread {
@@ -115,6 +161,36 @@ pub enum OpenError {
         num_threads: usize,
         /// What the system said.
         source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// Whether it is about what is in the files, so that making a new store in their place is a way out.
+    pub(crate) fn is_of_contents(&self) -> bool {
+        matches!(self, Self::Other { .. } | Self::Damaged { .. })
+    }
+}
+
+/// What is wrong with a file of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileDamage {
+    /// Neither superblock can be used.
+    #[error("the first superblock: {0}; the second one: {1}")]
+    Superblocks(Damage, Damage),
+    /// The header of a data file cannot be used.
+    #[error("the header: {0}")]
+    Header(Damage),
+    /// The file is not there.
+    #[error("it is missing")]
+    Missing,
+    /// The file has another length than the store has given it.
+    #[error("it is {found_bytes} bytes long, and was made with {made_bytes}")]
+    Length {
+        /// Bytes that it has.
+        found_bytes: u64,
+        /// Bytes that it must have.
+        made_bytes: u64,
     },
 }
 
@@ -133,10 +209,31 @@ pub enum ChunkError {
     /// A job is writing the same chunk, and how it will end is not known yet.
     #[error("the chunk is being written by a job")]
     Pending,
+    /// The device has failed too often, or cannot be written; it will be tried again.
+    #[error("the device has failed too often, or cannot be written")]
+    Refused,
     /// Every slot is pinned, being written or quarantined.
     #[error("no slot is free and none can be evicted")]
     NoRoom,
     /// The write failed; the chunk is not in the store.
     #[error("the chunk could not be written")]
     Write(#[source] io::Error),
+}
+
+/// A store could not be closed as it should be. It is closed nevertheless, and can be opened again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The device has not ended with some chunks. The memory that it may still touch is never unmapped, and the files
+    /// stay locked, for as long as the process lives.
+    #[error("{transfers} transfers have not ended within {waited:?}")]
+    Stuck {
+        /// Chunks.
+        transfers: usize,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// The index could not be written.
+    #[error("the index could not be written")]
+    Index(#[source] io::Error),
 }

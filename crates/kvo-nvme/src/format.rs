@@ -12,7 +12,7 @@ use std::fmt;
 pub(crate) use self::{
     header::DataHeader,
     record::{Record, RecordState},
-    superblock::{Superblock, newest},
+    superblock::{StoreState, Superblock, newest, number_of},
 };
 
 /// The version of the format that this code writes and reads.
@@ -26,10 +26,64 @@ pub(crate) const RECORD_BYTES: usize = 128;
 /// Where the slots begin in a data file.
 pub(crate) const DATA_START: u64 = 2 << 20;
 
+/// Bytes of the checksum that ends a superblock, a header or a record.
+const SEAL_BYTES: usize = 8;
+
+/// The upper bits of a generation are the epoch of the store in which it was given, the lower ones a count.
+const EPOCH_SHIFT: u32 = 40;
+/// The last epoch whose generations fit 64 bits.
+pub(crate) const EPOCH_MAX: u64 = u64::MAX >> EPOCH_SHIFT;
+
+/// The first generation of an epoch. Generations never come again, whatever was lost of an earlier epoch.
+pub(crate) fn first_generation(epoch: u64) -> u64 {
+    epoch << EPOCH_SHIFT
+}
+
+/// The epoch in which a generation was given.
+pub(crate) fn epoch_of(generation: u64) -> u64 {
+    generation >> EPOCH_SHIFT
+}
+
+/// Where the record of a slot begins in the index file.
+pub(crate) fn record_start(slot: u32) -> u64 {
+    RECORDS_START + u64::from(slot) * RECORD_BYTES as u64
+}
+
+/// Where the eviction order begins in the index file: behind the records, on the next block.
+pub(crate) fn order_start(num_slots: u32) -> u64 {
+    record_start(num_slots).next_multiple_of(BLOCK_BYTES as u64)
+}
+
+/// Bytes of the whole index file.
+pub(crate) fn index_bytes(num_slots: u32) -> u64 {
+    (order_start(num_slots) + u64::from(num_slots) * 4).next_multiple_of(BLOCK_BYTES as u64)
+}
+
+/// The eviction order as it is written: slots of 32 bits, the next victim first.
+pub(crate) fn encode_order(order: &[u32]) -> Vec<u8> {
+    order.iter().flat_map(|slot| slot.to_le_bytes()).collect()
+}
+
+/// What a superblock says the bytes of the eviction order must sum up to.
+pub(crate) fn order_sum(bytes: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(bytes)
+}
+
+/// The slots of an eviction order, if it is whole: the number of bytes and their sum are those of `superblock`, and
+/// each slot is one of the store's.
+pub(crate) fn decode_order(bytes: &[u8], superblock: &Superblock) -> Option<Vec<u32>> {
+    let (slots, rest) = bytes.as_chunks::<4>();
+    let is_whole = rest.is_empty()
+        && slots.len() == superblock.order_slots as usize
+        && order_sum(bytes) == superblock.order_sum;
+    let slots = is_whole.then(|| slots.iter().map(|slot| u32::from_le_bytes(*slot)))?;
+    slots.map(|slot| (slot < superblock.num_slots).then_some(slot)).collect()
+}
+
 /// The name of one store, drawn at random when it is made; in every one of its files, and in the checksum of every
 /// record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct StoreId(pub(crate) [u8; 16]);
+pub struct StoreId(pub(crate) [u8; 16]);
 
 impl fmt::Debug for StoreId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,9 +97,10 @@ impl fmt::Display for StoreId {
     }
 }
 
-/// Why bytes are not what they should be.
+/// Why a block or a record is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Damage {
+#[non_exhaustive]
+pub enum Damage {
     /// There are only zeros.
     #[error("empty")]
     Empty,
@@ -61,6 +116,9 @@ pub(crate) enum Damage {
     /// The checksum is right and a field is not: nothing of ours wrote it.
     #[error("field {0} has a value that it cannot have")]
     Field(&'static str),
+    /// The system could not read it.
+    #[error("cannot be read")]
+    Unreadable,
 }
 
 /// Puts fields one behind the other.
@@ -111,17 +169,40 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// XXH3-64 of all but the last eight bytes, seeded.
+/// Takes the magic and the version from a superblock or a header, which must be sealed.
+///
+/// Magic, version and seal lie where they do in every version, so a later version is told from damage.
+fn open_block(bytes: &[u8; BLOCK_BYTES], magic: [u8; 8]) -> Result<Reader<'_>, Damage> {
+    if *bytes == [0; BLOCK_BYTES] {
+        return Err(Damage::Empty);
+    }
+    let mut reader = Reader::new(&bytes[..BLOCK_BYTES - SEAL_BYTES]);
+    if reader.take() != magic {
+        return Err(Damage::Magic);
+    }
+    if !is_sealed(bytes, 0) {
+        return Err(Damage::Checksum);
+    }
+    match reader.u32() {
+        FORMAT_VERSION => Ok(reader),
+        version => Err(Damage::Version(version)),
+    }
+}
+
+/// XXH3-64 of all but the seal, seeded.
 fn sum_of(bytes: &[u8], seed: u64) -> u64 {
-    twox_hash::XxHash3_64::oneshot_with_seed(seed, &bytes[..bytes.len() - 8])
+    twox_hash::XxHash3_64::oneshot_with_seed(seed, &bytes[..bytes.len() - SEAL_BYTES])
 }
 
 fn seal(bytes: &mut [u8], seed: u64) {
     let sum = sum_of(bytes, seed);
-    let at = bytes.len() - 8;
+    let at = bytes.len() - SEAL_BYTES;
     bytes[at..].copy_from_slice(&sum.to_le_bytes());
 }
 
 fn is_sealed(bytes: &[u8], seed: u64) -> bool {
-    bytes[bytes.len() - 8..] == sum_of(bytes, seed).to_le_bytes()
+    bytes[bytes.len() - SEAL_BYTES..] == sum_of(bytes, seed).to_le_bytes()
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,10 @@ pub(crate) struct Recovered {
 pub struct RecoveryReport {
     /// Whether the store was closed before, and not killed.
     pub clean: bool,
+    /// Whether it was closed and the eviction order that it left is damaged: it is made from the records then.
+    pub order_damaged: bool,
+    /// Whether one of the two superblocks was damaged; the other one was used.
+    pub superblock_damaged: bool,
     /// Chunks that are there again.
     pub chunks: u32,
     /// Records that were torn, or that nothing of ours wrote.
@@ -56,4 +60,15 @@ pub struct RecoveryReport {
     pub superseded_records: u32,
     /// Slots that had failed before and are not used.
     pub quarantined: u32,
+}
+
+/// Keeps nothing.
+pub(crate) struct NoJournal;
+
+impl Journal for NoJournal {
+    fn put(&mut self, _: Entry) {}
+
+    fn close(&mut self, _: &[u32], _: u64) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -274,6 +274,12 @@ impl Geometry {
         Some(Self { capacity, num_devices, chunk_bytes, stride_bytes })
     }
 
+    /// The same with another number of slots, not more than there were.
+    pub(crate) fn with_capacity(&self, capacity: u32) -> Self {
+        debug_assert!(capacity <= self.capacity, "{capacity} slots of {}", self.capacity);
+        Self { capacity, ..*self }
+    }
+
     /// Where `slot` begins. Below the file's length, which fits an `i64`, so it cannot overflow.
     pub(crate) fn place(&self, slot: u32) -> Place {
         debug_assert!(slot < self.capacity, "slot {slot} of {}", self.capacity);

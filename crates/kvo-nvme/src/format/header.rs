@@ -1,6 +1,6 @@
 //! The block at the start of each data file: which store it belongs to.
 
-use super::{BLOCK_BYTES, Damage, FORMAT_VERSION, Reader, StoreId, Writer, is_sealed, seal};
+use super::{BLOCK_BYTES, Damage, FORMAT_VERSION, StoreId, Writer, open_block, seal};
 
 const MAGIC: [u8; 8] = *b"KVODATA\0";
 
@@ -32,20 +32,7 @@ impl DataHeader {
     }
 
     pub(crate) fn decode(bytes: &[u8; BLOCK_BYTES]) -> Result<Self, Damage> {
-        let mut reader = Reader::new(&bytes[..BLOCK_BYTES - 8]);
-        if reader.rest_is_zero() {
-            return Err(Damage::Empty);
-        }
-        if reader.take() != MAGIC {
-            return Err(Damage::Magic);
-        }
-        let version = reader.u32();
-        if version != FORMAT_VERSION {
-            return Err(Damage::Version(version));
-        }
-        if !is_sealed(bytes, 0) {
-            return Err(Damage::Checksum);
-        }
+        let mut reader = open_block(bytes, MAGIC)?;
         let device = reader.u32();
         let header = Self {
             device,

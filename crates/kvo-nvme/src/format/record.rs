@@ -3,7 +3,7 @@
 use kvo_core::OffloadKey;
 use twox_hash::XxHash3_64;
 
-use super::{Damage, RECORD_BYTES, Reader, StoreId, Writer, is_sealed, seal};
+use super::{Damage, RECORD_BYTES, Reader, SEAL_BYTES, StoreId, Writer, is_sealed, seal};
 
 /// A chunk, as its slot's record says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl RecordState {
     }
 
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES], id: StoreId, slot: u32) -> Result<Self, Damage> {
-        let mut reader = Reader::new(&bytes[..RECORD_BYTES - 8]);
-        if reader.rest_is_zero() && bytes[RECORD_BYTES - 8..] == [0; 8] {
+        let mut reader = Reader::new(&bytes[..RECORD_BYTES - SEAL_BYTES]);
+        if *bytes == [0; RECORD_BYTES] {
             return Err(Damage::Empty);
         }
         if !is_sealed(bytes, seed(id, slot)) {
@@ -91,4 +91,9 @@ impl RecordState {
 /// A record is valid in its own place of its own store only.
 fn seed(id: StoreId, slot: u32) -> u64 {
     XxHash3_64::oneshot_with_seed(u64::from(slot), &id.0)
+}
+
+#[cfg(test)]
+pub(super) fn reseal(bytes: &mut [u8; RECORD_BYTES], id: StoreId, slot: u32) {
+    seal(bytes, seed(id, slot));
 }

@@ -1,6 +1,7 @@
 //! The two blocks at the start of the index file, written in turns.
 
-use super::{BLOCK_BYTES, Damage, FORMAT_VERSION, Reader, StoreId, Writer, is_sealed, seal};
+use super::{BLOCK_BYTES, Damage, EPOCH_MAX, FORMAT_VERSION, StoreId, Writer, open_block, seal};
+use crate::{ChecksumKind, options::Geometry};
 
 const MAGIC: [u8; 8] = *b"KVOINDEX";
 
@@ -16,8 +17,10 @@ pub(crate) struct Superblock {
     /// From one slot of a data file to the next.
     pub(crate) stride_bytes: u64,
     pub(crate) num_slots: u32,
+    /// Slots that were asked for when it was made; more than there are if there was too little room.
+    pub(crate) asked_slots: u32,
     pub(crate) num_devices: u32,
-    /// As [`ChecksumKind`](crate::ChecksumKind) is numbered.
+    /// As [`number_of`] numbers them.
     pub(crate) checksum_kind: u32,
     pub(crate) state: StoreState,
     /// What the chunks' bytes mean, as the one who made the store has said it.
@@ -67,26 +70,13 @@ impl Superblock {
         writer.put(&self.created_s.to_le_bytes());
         writer.put(&self.written_bytes.to_le_bytes());
         writer.put(&self.order_sum.to_le_bytes());
+        writer.put(&self.asked_slots.to_le_bytes());
         seal(&mut bytes, 0);
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; BLOCK_BYTES]) -> Result<Self, Damage> {
-        let mut reader = Reader::new(&bytes[..BLOCK_BYTES - 8]);
-        if reader.rest_is_zero() {
-            return Err(Damage::Empty);
-        }
-        if reader.take() != MAGIC {
-            return Err(Damage::Magic);
-        }
-        // A later version may seal otherwise, so what it is is said before the seal is looked at.
-        let version = reader.u32();
-        if version != FORMAT_VERSION {
-            return Err(Damage::Version(version));
-        }
-        if !is_sealed(bytes, 0) {
-            return Err(Damage::Checksum);
-        }
+        let mut reader = open_block(bytes, MAGIC)?;
         let state = match reader.u32() {
             0 => StoreState::Creating,
             1 => StoreState::Open,
@@ -108,19 +98,51 @@ impl Superblock {
             created_s: reader.u64(),
             written_bytes: reader.u64(),
             order_sum: reader.u64(),
+            asked_slots: reader.u32(),
         };
+        if !reader.rest_is_zero() {
+            return Err(Damage::Field("the reserved part"));
+        }
+        superblock.check().map_err(Damage::Field)?;
+        Ok(superblock)
+    }
+
+    /// The first field with a value that no code of ours gives it.
+    fn check(&self) -> Result<(), &'static str> {
+        let geometry = self.geometry().ok_or("chunk_bytes")?;
         let fields = [
-            ("num_slots", superblock.num_slots > 0),
-            ("num_devices", superblock.num_devices > 0),
-            ("chunk_bytes", superblock.chunk_bytes > 0),
-            ("stride_bytes", superblock.stride_bytes >= superblock.chunk_bytes),
-            ("order_slots", superblock.order_slots <= superblock.num_slots),
-            ("the reserved part", reader.rest_is_zero()),
+            ("sequence", self.sequence < u64::MAX),
+            ("epoch", self.epoch <= EPOCH_MAX),
+            ("chunk_bytes", self.chunk_bytes > 0),
+            ("stride_bytes", self.stride_bytes == geometry.stride_bytes),
+            ("num_devices", self.num_devices > 0),
+            ("num_slots", self.num_slots >= self.num_devices),
+            ("asked_slots", self.asked_slots >= self.num_slots),
+            ("order_slots", self.order_slots <= self.num_slots),
         ];
         match fields.iter().find(|(_, is_good)| !is_good) {
-            Some((field, _)) => Err(Damage::Field(field)),
-            None => Ok(superblock),
+            Some((field, _)) => Err(field),
+            None => Ok(()),
         }
+    }
+
+    /// Where the slots lie; none if there is no file that could hold them.
+    pub(crate) fn geometry(&self) -> Option<Geometry> {
+        Geometry::new(self.num_slots, self.num_devices, self.chunk_bytes)
+    }
+
+    /// The superblock to be written after this one, in this state, without an eviction order.
+    pub(crate) fn next(&self, state: StoreState) -> Self {
+        Self { sequence: self.sequence + 1, state, order_slots: 0, order_sum: 0, ..self.clone() }
+    }
+}
+
+/// The number of a kind in superblocks.
+pub(crate) fn number_of(kind: ChecksumKind) -> u32 {
+    match kind {
+        #[cfg(feature = "testing")]
+        ChecksumKind::Off => 0,
+        ChecksumKind::Xxh3 => 1,
     }
 }
 

@@ -1,0 +1,127 @@
+//! A store that is there, taken over: its table read, its files ready, its epoch begun.
+
+use std::{fs::File, io};
+
+use rustix::fs::{Advice, fadvise};
+
+use super::{
+    DataFile, Found, Index, OpenFiles,
+    judge::Known,
+    locked::LockedFile,
+    space::{Volumes, refill},
+    system::System,
+    write_superblock,
+};
+use crate::{
+    NvmeOptions, OpenError,
+    file::read_exact_at,
+    format::{BLOCK_BYTES, RECORD_BYTES, RECORDS_START, StoreState, Superblock, order_start},
+    journal::Recovered,
+    recovery::Recovery,
+};
+
+/// Bytes of the table that are read at once.
+const PIECE_BYTES: usize = 4 << 20;
+const RECORDS_A_BLOCK: u32 = 32;
+const _: () = assert!(RECORDS_A_BLOCK as usize * RECORD_BYTES == BLOCK_BYTES);
+
+/// Takes over the store that was judged to be the one that is asked for.
+///
+/// # Errors
+/// See [`OpenError`]; then it is as it was.
+pub(crate) fn reopen(
+    found: Found,
+    known: Known,
+    options: &NvmeOptions,
+    system: &dyn System,
+) -> Result<OpenFiles, OpenError> {
+    let Known { superblock, block, superblock_damaged, geometry } = known;
+    let refilled = found.data.iter().flatten().chain(&found.index).map(|file| refill(system, file));
+    if let Err(error) = refilled.collect::<Result<(), _>>() {
+        let volumes = Volumes::of(&found, &options.dirs, system)?;
+        return Err(error.told(|| volumes.no_room_in(&options.dirs[0], &geometry)));
+    }
+    let Found { index: Some(index), data } = found else {
+        unreachable!("a store without an index is not judged to be there");
+    };
+    let mut recovered = read_table(&index.file, &superblock).map_err(|source| index.error("read", source))?;
+    recovered.report.superblock_damaged = superblock_damaged;
+    if superblock_damaged {
+        let path = &index.path;
+        tracing::warn!(?path, "a superblock is damaged, the other one is used");
+    }
+    let next = superblock.next(StoreState::Open);
+    let next = Superblock { epoch: next.epoch + 1, ..next };
+    write_superblock(&index, &next, 1 - block)?;
+    let LockedFile { file, path } = index;
+    Ok(OpenFiles {
+        geometry,
+        data: data.into_iter().flatten().map(|LockedFile { file, path }| DataFile { file, path }).collect(),
+        index: Index { file, path, superblock: next, block: 1 - block },
+        direct: false,
+        copy_on_write: false,
+        recovered,
+        made: Vec::new(),
+    })
+}
+
+/// Reads the table and the eviction order behind it, in one pass. The file is as long as `superblock` says.
+pub(crate) fn read_table(index: &File, superblock: &Superblock) -> io::Result<Recovered> {
+    // Only a hint.
+    let _ = fadvise(index, RECORDS_START, None, Advice::Sequential);
+    let mut recovery = Recovery::new(superblock);
+    each_piece(index, superblock.num_slots, &mut |piece| match piece {
+        Piece::Records(bytes) => recovery.take(bytes),
+        Piece::Unreadable(count) => recovery.skip(count),
+    })?;
+    let order = match superblock.state {
+        StoreState::Clean => read_order(index, superblock),
+        StoreState::Open | StoreState::Creating => None,
+    };
+    Ok(recovery.finish(order.as_deref()))
+}
+
+/// A part of the table.
+pub(crate) enum Piece<'a> {
+    Records(&'a [u8]),
+    /// So many records cannot be read.
+    Unreadable(u32),
+}
+
+/// Gives the table to `take`, piece by piece. A block that the device cannot read costs its own records only.
+pub(crate) fn each_piece(index: &File, num_slots: u32, take: &mut dyn FnMut(Piece<'_>)) -> io::Result<()> {
+    let end = order_start(num_slots);
+    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(end - RECORDS_START).unwrap_or(PIECE_BYTES))];
+    let mut offset = RECORDS_START;
+    while offset < end {
+        let count = usize::try_from(end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let piece = &mut piece[..count];
+        match read_exact_at(index, piece, offset) {
+            Ok(()) => take(Piece::Records(piece)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, offset, "part of the index cannot be read");
+                for (block, at) in piece.chunks_mut(BLOCK_BYTES).zip((offset..).step_by(BLOCK_BYTES)) {
+                    match read_exact_at(index, block, at) {
+                        Ok(()) => take(Piece::Records(block)),
+                        Err(_) => take(Piece::Unreadable(RECORDS_A_BLOCK)),
+                    }
+                }
+            }
+        }
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+/// The bytes of the eviction order, if they can be read.
+pub(crate) fn read_order(index: &File, superblock: &Superblock) -> Option<Vec<u8>> {
+    let mut order = vec![0; superblock.order_slots as usize * 4];
+    match read_exact_at(index, &mut order, order_start(superblock.num_slots)) {
+        Ok(()) => Some(order),
+        Err(error) => {
+            tracing::warn!(%error, "the eviction order cannot be read");
+            None
+        }
+    }
+}

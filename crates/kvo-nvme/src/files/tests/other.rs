@@ -1,0 +1,216 @@
+//! What is not the store that was asked for: refused, named, and touched only when that is wanted.
+
+use super::*;
+
+/// Checks that a store which was made with other options is refused for `field`, and emptied when asked to.
+#[track_caller]
+fn check_other(change: impl Fn(&mut NvmeOptions), field: &str) {
+    let mut rig = Rig::new(2);
+    let files = rig.open().unwrap();
+    write_record(&files, 0, record(&files, 1));
+    let id = files.index.superblock.id;
+    drop(files);
+    change(&mut rig.options);
+    rig.refused_as_other(field);
+    assert_ne!(rig.empty().index.superblock.id, id);
+    rig.open().unwrap();
+}
+
+#[test]
+fn a_store_with_other_options_is_refused_or_emptied() {
+    check_other(|options| options.chunk_bytes = 5001, "chunk_bytes");
+    check_other(|options| options.chunk_bytes = 100_000, "chunk_bytes");
+    check_other(|options| options.capacity_chunks = 6, "capacity_chunks");
+    check_other(|options| options.capacity_chunks = 90, "capacity_chunks");
+    check_other(|options| options.fingerprint[31] ^= 1, "fingerprint");
+    check_other(|options| options.dirs.truncate(1), "dirs");
+    #[cfg(feature = "testing")]
+    check_other(|options| options.checksum = crate::ChecksumKind::Off, "checksum");
+}
+
+#[test]
+fn a_difference_is_told_with_both_values() {
+    let mut rig = Rig::made(1);
+    rig.options.chunk_bytes = 4999;
+    let message = rig.refused().to_string();
+    assert!(message.contains("chunk_bytes is 5000, wanted is 4999"), "{message}");
+}
+
+#[test]
+fn more_directories_than_before_are_refused() {
+    let mut rig = Rig::made(1);
+    let more = Rig::new(1);
+    rig.options.dirs.push(more.dirs[0].path().to_path_buf());
+    rig.refused_as_other("dirs");
+}
+
+#[test]
+fn swapped_data_files_are_found() {
+    let mut rig = Rig::new(2);
+    rig.options.capacity_chunks = 8;
+    rig.open().unwrap();
+    let (a, b) = (fs::read(rig.data(0)).unwrap(), fs::read(rig.data(1)).unwrap());
+    assert_eq!(a.len(), b.len());
+    fs::write(rig.data(0), b).unwrap();
+    fs::write(rig.data(1), a).unwrap();
+    rig.refused_as_other("device");
+}
+
+#[test]
+fn swapped_directories_are_found() {
+    let mut rig = Rig::made(2);
+    rig.options.dirs.reverse();
+    // The index is not in the first one.
+    rig.refused_as_other("index file");
+}
+
+#[test]
+fn the_data_file_of_another_store_is_found() {
+    let mut rig = Rig::made(2);
+    let other = Rig::made(2);
+    fs::copy(other.data(1), rig.data(1)).unwrap();
+    rig.refused_as_other("store");
+    rig.empty();
+}
+
+#[test]
+fn the_index_of_another_store_is_found() {
+    let rig = Rig::made(2);
+    let other = Rig::made(2);
+    fs::copy(other.index(), rig.index()).unwrap();
+    rig.refused_as_other("store");
+}
+
+#[test]
+fn data_without_an_index_is_another_store() {
+    let mut rig = Rig::new(2);
+    fs::write(rig.data(1), b"from before there was an index").unwrap();
+    rig.refused_as_other("index file");
+    rig.empty();
+}
+
+#[test]
+fn a_file_that_has_the_name_of_the_index_is_not_overwritten() {
+    let mut rig = Rig::new(1);
+    fs::write(rig.index(), b"a list of things to buy").unwrap();
+    rig.refused_as_damaged(&rig.index(), FileDamage::Superblocks(Damage::Magic, Damage::Empty));
+    rig.empty();
+}
+
+/// Makes the block a sealed one of version 2.
+fn to_version_2(path: &Path, at: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut block = [0; 4096];
+    file.read_exact_at(&mut block, at).unwrap();
+    block[8] = 2;
+    let sum = twox_hash::XxHash3_64::oneshot(&block[..4088]);
+    block[4088..].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&block, at).unwrap();
+}
+
+#[test]
+fn a_later_version_is_refused() {
+    for blocks in [&[0_usize][..], &[1], &[0, 1]] {
+        let mut rig = Rig::made(1);
+        for &block in blocks {
+            to_version_2(&rig.index(), block_start(block));
+        }
+        rig.refused_as_other("format version");
+        rig.empty();
+    }
+    let rig = Rig::made(1);
+    to_version_2(&rig.data(0), 0);
+    rig.refused_as_other("format version");
+}
+
+#[test]
+fn a_store_in_use_is_refused_whatever_is_wanted() {
+    let mut rig = Rig::new(2);
+    let first = rig.open().unwrap();
+    rig.options.if_other = IfOther::Empty;
+    rig.options.fingerprint = [5; 32];
+    assert!(matches!(rig.refused(), OpenError::InUse { .. }));
+    // Its data files are locked as well as its index.
+    rig.options.dirs.remove(0);
+    let error = rig.refused();
+    assert!(matches!(&error, OpenError::InUse { path } if *path == rig.data(1)), "{error}");
+    drop(first);
+}
+
+#[test]
+fn a_store_in_use_by_another_process_is_refused() {
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio},
+    };
+    let rig = Rig::made(1);
+    let script = "exec 9<>\"$0\"; flock -x 9; echo locked; exec cat";
+    let spawned = Command::new("sh")
+        .args(["-c", script])
+        .arg(rig.index())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = spawned else {
+        eprintln!("SKIPPED: there is no shell");
+        return;
+    };
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line == "locked\n" {
+        let error = rig.refused();
+        assert!(matches!(&error, OpenError::InUse { path } if *path == rig.index()), "{error}");
+    } else {
+        eprintln!("SKIPPED: there is no program that takes locks");
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    rig.open().unwrap();
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    for name in [INDEX_FILE_NAME, FILE_NAME] {
+        let rig = Rig::new(1);
+        let target = rig.dirs[0].path().join("elsewhere");
+        fs::write(&target, b"precious").unwrap();
+        let path = rig.dirs[0].path().join(name);
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(matches!(rig.refused(), OpenError::NotAFile { .. }));
+        assert_eq!(fs::read(&target).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = rig.open().unwrap_err();
+        assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+    }
+}
+
+#[test]
+fn directories_are_there_and_differ() {
+    let mut rig = Rig::new(1);
+    let dir = rig.dirs[0].path().to_path_buf();
+    rig.options.dirs = vec![dir.clone(), dir.join(".")];
+    assert!(matches!(rig.refused(), OpenError::SameDirectory { .. }));
+    let missing = dir.join("not/mounted");
+    rig.options.dirs = vec![dir.clone(), missing.clone()];
+    assert!(matches!(rig.refused(), OpenError::DirectoryMissing { path } if path == missing));
+    fs::write(dir.join("file"), b"x").unwrap();
+    rig.options.dirs = vec![dir.join("file")];
+    assert!(matches!(rig.refused(), OpenError::NotADirectory { .. }));
+}
+
+#[test]
+fn a_directory_that_takes_no_files_is_named() {
+    // Nobody, root included, makes files here: no permission, or a read-only mount.
+    let sys = Path::new("/sys/kernel");
+    if !sys.is_dir() {
+        eprintln!("SKIPPED: there is no /sys/kernel");
+        return;
+    }
+    let mut rig = Rig::new(1);
+    rig.options.dirs = vec![sys.to_path_buf()];
+    assert!(matches!(rig.refused(), OpenError::NotWritable { .. }));
+    // The second directory is at fault: the index that was made in the first one is gone again.
+    rig.options.dirs = vec![rig.dirs[0].path().to_path_buf(), sys.to_path_buf()];
+    assert!(matches!(rig.refused(), OpenError::NotWritable { .. } | OpenError::NoRoom { .. }));
+}
