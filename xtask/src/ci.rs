@@ -69,6 +69,7 @@ pub(crate) fn run() -> ExitCode {
         ("policies, default", || run_bench(&DEFAULT_CHECK)),
         ("benches, smoke", || run_bench(&["all", "--smoke", "--report"])),
         ("benches, again", again),
+        ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),
     ];
