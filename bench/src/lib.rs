@@ -15,7 +15,7 @@
 //! - [`run_overlap`] and [`run_two_tiers`] model what model R leaves out: requests that overlap, and a GPU tier above.
 //!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
-//! - [`nvme`] times the NVMe store beside plain I/O.
+//! - [`nvme`] times the NVMe store beside fio and plain I/O.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
 //! # Example
@@ -88,10 +88,10 @@ pub use crate::{
     sample::{BlockSample, SampleRate, SampleRateError},
     spread::Spread,
     stored::{
-        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeCase, NvmeResults, OverlapCell, PoliciesCell,
-        PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults,
-        ReplaySteps, Share, Stored, StoredError, StoredResults, StoredTrace, SummaryRow, SummaryWorst,
-        TwoTiersCell,
+        MicroFigure, MicroResults, MicroSize, MicroSubject, NvmeBound, NvmeCase, NvmePoint, NvmeRatio,
+        NvmeResults, NvmeSurroundings, OverlapCell, PoliciesCell, PoliciesCurve, PoliciesPoint,
+        PoliciesResults, PoliciesTrace, ReplayEdge, ReplayHits, ReplayResults, ReplaySteps, Share, Stored,
+        StoredError, StoredResults, StoredTrace, SummaryRow, SummaryWorst, TwoTiersCell,
     },
     stranded::Stranded,
     summary::{CellHits, PolicySummary, WorstCell, summarise},

@@ -1,51 +1,55 @@
-//! The NVMe store beside plain I/O on the same file system: what `kvo-bench nvme` measures.
+//! The NVMe store beside the fastest plain I/O of the same file system: what `kvo-bench nvme` measures.
 //!
 //! ```text
-//!   a round:  store writes ─▶ plain writes ─▶ store reads ─▶ plain reads      (every other round, plain first)
-//!             + fdatasync     + fdatasync     from the       around the
-//!                                             device         page cache
+//!                    ┌ fio, io_uring      ┐
+//!                    │ floor, threads     │
+//!   a round: of each │ raw   no checksum  │ every chunk written once; of each, every chunk read once; in another
+//!                    │ full  XXH3         │ order every round. Before: fresh bytes. After: every byte is compared
+//!                    └ pool  by threads   ┘
 //! ```
 //!
-//! The store runs as a tier does: jobs of [`CHUNKS_PER_JOB`] chunks between its file and slots of host memory, its
-//! own threads, eviction, and a checksum at every write and read. The limit is as many threads that do nothing but
-//! positional I/O of the same size on a file beside it, with `O_DIRECT` where the file system allows it.
+//! A figure is a ratio to the floor of the same round: fio where that is installed and can have huge pages, else the
+//! [`Floor`], which does nothing but positional I/O from the same host memory. Both go around the page cache where the
+//! file system allows that. [`StoreRun`] drives the store as a tier is driven. [`Subject`] is what is measured, so that
+//! `bench/compare` can put other projects in the same rounds.
 //!
-//! The store's file goes through the page cache, so a write counts until `fdatasync` has returned, and the cached
-//! pages of the file are dropped before every read. Whether the bytes then came from a device is asked of the kernel
-//! and shown. Every byte that the store reads is compared, outside the time that counts.
+//! CPU time is that of the process, user and system, of all its threads.
 
 mod case;
-mod device_bytes;
+mod cost;
 mod file_system;
-mod limit;
+mod fio;
+mod floor;
+mod host;
+mod huge_pages;
+mod keys;
 mod options;
+mod place;
+mod point;
+mod range;
+mod ratio;
+mod results;
 mod store;
+mod subject;
+mod surroundings;
 
-use serde::Serialize;
-
+pub(crate) use self::ratio::quotients;
 pub use self::{
-    case::{NvmeCaseResult, run_nvme_case},
-    file_system::file_system_of,
-    limit::allows_direct_io,
+    case::{NvmeCaseResult, Work, run_rounds},
+    cost::{Cost, DeviceBytes, Meter, process_time},
+    file_system::{bytes_on_disk, file_system_of, free_bytes},
+    fio::{Fio, FioRun},
+    floor::{Floor, allows_direct_io},
+    host::{Checked, HostChunks},
+    huge_pages::HugePages,
+    keys::Keys,
     options::{NvmeBenchOptions, NvmePlan},
-    store::CHUNKS_PER_JOB,
+    place::{Place, subject_dir},
+    point::{Bound, Point, cpu_points},
+    range::Range,
+    ratio::{Ratio, ratios},
+    results::NvmeRunResults,
+    store::{CHUNKS_PER_JOB, StoreKind, StoreRun},
+    subject::{Direction, Subject},
+    surroundings::{Surroundings, load_average, open_files},
 };
-
-/// Which way the bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// Into the file.
-    Write,
-    /// Out of it.
-    Read,
-}
-
-impl std::fmt::Display for Direction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Write => "write",
-            Self::Read => "read",
-        })
-    }
-}

@@ -1,46 +1,34 @@
-//! `kvo-bench nvme`: the store beside plain I/O.
+//! `kvo-bench nvme`: the store beside the fastest plain I/O.
 
 use std::{
     io::{Write, stdout},
     path::Path,
 };
 
-use anyhow::Context;
 use clap::Args;
-use comfy_table::Table;
 use kvo_bench::{
-    Interrupt, Report, Spread,
+    Interrupt, Report,
     micro::Preset,
-    new_table, number_cell,
-    nvme::{NvmeBenchOptions, NvmeCaseResult, NvmePlan, allows_direct_io, file_system_of, run_nvme_case},
-    progress_bar,
+    nvme::{
+        Fio, FioRun, Floor, HostChunks, HugePages, NvmeBenchOptions, NvmePlan, NvmeRunResults, Place, Point,
+        StoreKind, StoreRun, Subject, cpu_points, ratios, subject_dir,
+    },
 };
-use serde::Serialize;
 
 use crate::Outcome;
 
-/// Writes and reads chunks through the NVMe store, every byte compared, beside plain I/O of as many threads.
+/// Writes and reads chunks through the NVMe store, every byte compared, beside fio and plain I/O.
 ///
-/// Ratios count: both run in the same rounds on the same file system. The store goes through the page cache, so a write
-/// counts until fdatasync returns, and the cached pages of its file are dropped before each read; the plain I/O goes
-/// around it where the file system allows that. On a virtual machine the host may have a cache of its own.
+/// Ratios count: all subjects run in the same rounds, in an order of each round's own, and a ratio is to the floor of
+/// its round. `raw` is the store without checksums, `full` as it is by default, `pool` on threads instead of `io_uring`.
+/// On a virtual machine the host may have a cache of its own.
 #[derive(Debug, Args)]
 pub(crate) struct NvmeArgs {
     #[command(flatten)]
     options: NvmeBenchOptions,
-}
-
-#[derive(Debug, Serialize)]
-struct Results<'a> {
-    preset: Preset,
-    /// The type of the file system.
-    file_system: Option<String>,
-    /// Whether the plain I/O went around the page cache.
-    limit_is_direct: bool,
-    bytes_per_round: u64,
-    verified_bytes: u64,
-    mismatches: u64,
-    cases: &'a [NvmeCaseResult],
+    /// Leave fio out, which needs pages of the kernel's pool of huge pages: as root they are added, and taken out again
+    #[arg(long)]
+    no_fio: bool,
 }
 
 impl NvmeArgs {
@@ -53,35 +41,24 @@ impl NvmeArgs {
 pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
     let plan = args.options.plan();
-    let dir = match &args.options.dir {
-        Some(parent) => tempfile::tempdir_in(parent).with_context(|| {
-            format!("cannot make a directory for the files in {} (--dir)", parent.display())
-        }),
-        None => tempfile::tempdir().context("cannot make a temporary directory for the files"),
-    }?;
-    let file_system = file_system_of(dir.path());
-    let limit_is_direct = allows_direct_io(dir.path())
-        .with_context(|| format!("cannot make a file in {}", dir.path().display()))?;
-    announce(&mut out, file_system.as_deref(), limit_is_direct)?;
-    let cases = run_cases(dir.path(), &plan, limit_is_direct, interrupt)?;
+    let mut place = Place::new(args.options.dir.as_deref())?;
+    place.announce(&mut out)?;
+    let fio = find_fio(args, &plan, interrupt);
+    if let Err(why) = &fio {
+        writeln!(out, "SKIPPED fio: {why}")?;
+    }
+    let denominator = if fio.is_ok() { FioRun::NAME } else { Floor::NAME };
+    let make = |dir: &Path, host: &HostChunks| subjects(dir, host, &plan, fio.is_ok());
+    let num_subjects = 1 + usize::from(fio.is_ok()) + StoreKind::ALL.len();
+    let cases = place.run(&plan, num_subjects, make, interrupt)?;
+    place.surroundings.end();
+    let notes = notes(&plan, fio.as_ref().map(|(fio, _)| fio).map_err(String::as_str));
+    drop(fio);
 
-    let sum = |count: fn(&NvmeCaseResult) -> u64| cases.iter().map(count).sum::<u64>();
-    let (verified_bytes, mismatches) = (sum(|case| case.verified_bytes), sum(|case| case.mismatches));
-    writeln!(out, "{}", table(&cases))?;
-    writeln!(
-        out,
-        "{} MiB that were read compared byte by byte, {mismatches} chunks differ",
-        verified_bytes >> 20
-    )?;
-    let results = Results {
-        preset: plan.preset,
-        file_system,
-        limit_is_direct,
-        bytes_per_round: plan.round_bytes,
-        verified_bytes,
-        mismatches,
-        cases: &cases,
-    };
+    let mut results = NvmeRunResults::new(&plan, place.surroundings.clone(), denominator, notes, cases);
+    judge(&mut results);
+    print(&mut out, &results)?;
+    let mismatches = results.mismatches;
     let complete = !interrupt.is_set();
     let file = Report::new(results, complete).write(args.report_name())?;
     writeln!(out, "as JSON: {}", file.display())?;
@@ -92,72 +69,86 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
 }
 
-/// What is measured, and on what.
-fn announce(out: &mut impl Write, file_system: Option<&str>, limit_is_direct: bool) -> anyhow::Result<()> {
-    let plain = if limit_is_direct {
-        "goes around it (O_DIRECT)"
-    } else {
-        "does the same, for the file system has no O_DIRECT"
+/// fio with the huge pages that it needs, or why there is none.
+fn find_fio(args: &NvmeArgs, plan: &NvmePlan, interrupt: &Interrupt) -> Result<(Fio, HugePages), String> {
+    if args.no_fio {
+        return Err("--no-fio".to_owned());
+    }
+    if plan.preset == Preset::Smoke {
+        // Several smoke runs at once would take each other's.
+        return Err("a smoke run leaves the machine's pool of huge pages alone".to_owned());
+    }
+    let fio = Fio::find().map_err(|error| format!("{error:#}"))?;
+    let chunk_bytes = plan.works.iter().map(|work| work.chunk_bytes).max().unwrap_or_default();
+    let pages = HugePages::reserve(Fio::buffer_bytes(chunk_bytes.into()))
+        .map_err(|error| format!("it gets no huge pages, and without them it is no floor: {error:#}"))?;
+    interrupt.before_exit(pages.undo());
+    Ok((fio, pages))
+}
+
+fn subjects(
+    dir: &Path,
+    host: &HostChunks,
+    plan: &NvmePlan,
+    with_fio: bool,
+) -> anyhow::Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    if with_fio {
+        subjects.push(Box::new(FioRun::new(&subject_dir(dir, FioRun::NAME)?, host)));
+    }
+    let floor_dir = subject_dir(dir, Floor::NAME)?;
+    subjects.push(Box::new(Floor::new(&floor_dir, host, plan.floor_threads, 0)?));
+    for (kind, group) in StoreKind::ALL.into_iter().zip(1..) {
+        subjects.push(Box::new(StoreRun::new(kind, &subject_dir(dir, kind.name())?, host, group)?));
+    }
+    Ok(subjects)
+}
+
+fn notes(plan: &NvmePlan, fio: Result<&Fio, &str>) -> Vec<String> {
+    let fio = match fio {
+        Ok(fio) => format!(
+            "fio: {}, io_uring, direct, registered buffers and files, 16 chunks under way, buffers on huge pages",
+            fio.version()
+        ),
+        Err(why) => format!("fio was left out: {why}"),
     };
+    vec![
+        fio,
+        format!("floor: positional I/O by {} threads, without checksum or index", plan.floor_threads),
+        "raw: the store without checksums".to_owned(),
+        "full: the store as it is by default".to_owned(),
+        "pool: the store on threads instead of io_uring".to_owned(),
+    ]
+}
+
+/// Divides by the floor, and holds what comes out against what is asked.
+fn judge(results: &mut NvmeRunResults) {
+    let denominator = results.denominator.clone();
+    if denominator != Floor::NAME {
+        results.ratios.extend(ratios(&results.cases, Floor::NAME, &denominator));
+    }
+    for kind in StoreKind::ALL {
+        let of_kind = ratios(&results.cases, kind.name(), &denominator);
+        let points = of_kind.iter().map(|ratio| Point::of_rate(ratio, kind.rate_bound(ratio.direction)));
+        results.points.extend(points);
+        results.points.extend(cpu_points(&results.cases, kind));
+        results.ratios.extend(of_kind);
+    }
+}
+
+fn print(out: &mut impl Write, results: &NvmeRunResults) -> anyhow::Result<()> {
+    writeln!(out, "{}", results.table())?;
+    if let Some(percent) = results.surroundings.huge_percent {
+        writeln!(out, "host memory on huge pages: {percent:.1} % and more")?;
+    }
+    if results.preset != Preset::Smoke {
+        writeln!(out, "{}", results.points_table())?;
+    }
     writeln!(
         out,
-        "on {}; the store goes through the page cache, which is synced after each write and dropped before each read; \
-         the plain I/O beside it {plain}",
-        file_system.unwrap_or("an unknown file system"),
+        "{} MiB that were read compared byte by byte, {} chunks differ",
+        results.verified_bytes >> 20,
+        results.mismatches
     )?;
-    if file_system == Some("tmpfs") {
-        writeln!(out, "WARNING: tmpfs is memory: these are no figures of a device; name another with --dir")?;
-    }
     Ok(())
-}
-
-/// Every case, or those of which a round was run before it was interrupted.
-fn run_cases(
-    dir: &Path,
-    plan: &NvmePlan,
-    limit_is_direct: bool,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Vec<NvmeCaseResult>> {
-    let rounds = plan.cases.len() as u64 * (u64::from(plan.rounds) + 1);
-    let progress = progress_bar(rounds, "rounds");
-    let mut cases = Vec::new();
-    for &case in plan.cases.iter().take_while(|_| !interrupt.is_set()) {
-        let both = run_nvme_case(dir, plan, case, limit_is_direct, interrupt, || progress.inc(1))
-            .with_context(|| format!("chunks of {} bytes at depth {}", case.0, case.1))?;
-        cases.extend(both.into_iter().filter(|result| !result.store_mb_per_s.is_empty()));
-    }
-    progress.finish_and_clear();
-    Ok(cases)
-}
-
-fn table(cases: &[NvmeCaseResult]) -> Table {
-    let mut table = new_table([
-        "",
-        "chunk KiB",
-        "depth",
-        "store MB/s",
-        "plain I/O MB/s",
-        "store over plain",
-        "quartiles",
-        "by the device %",
-    ]);
-    for case in cases {
-        let median = |rounds: &[f64]| Spread::of(rounds).map_or(0.0, |spread| spread.median);
-        let ratio = Spread::of(&case.ratios());
-        table.add_row([
-            case.direction.to_string().into(),
-            number_cell(case.chunk_bytes >> 10),
-            number_cell(case.depth),
-            number_cell(format!("{:.0}", median(&case.store_mb_per_s))),
-            number_cell(format!("{:.0}", median(&case.limit_mb_per_s))),
-            number_cell(ratio.map_or_else(String::new, |ratio| format!("{:.2}", ratio.median))),
-            number_cell(
-                ratio.map_or_else(String::new, |ratio| format!("{:.2}-{:.2}", ratio.first, ratio.third)),
-            ),
-            number_cell(
-                case.device_percent.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent:.0}")),
-            ),
-        ]);
-    }
-    table
 }

@@ -61,6 +61,7 @@ pub fn write_page(dir: &Path) -> anyhow::Result<Page> {
     sections.add(dir, "policies", policies::section);
     sections.add(dir, "replay", replay::section);
     sections.add(dir, "nvme", nvme::section);
+    sections.add(dir, "compare-nvme", nvme::section);
     if sections.shown.is_empty() && sections.problems.is_empty() {
         bail!("{} has no report of a bench, such as micro.json: run one first", dir.display());
     }

@@ -21,7 +21,7 @@ use crate::{Commit, Machine, REPORT_FORMAT};
 
 pub use self::{
     micro::{MicroFigure, MicroResults, MicroSize, MicroSubject},
-    nvme::{NvmeCase, NvmeResults},
+    nvme::{NvmeBound, NvmeCase, NvmePoint, NvmeRatio, NvmeResults, NvmeSurroundings},
     policies::{
         OverlapCell, PoliciesCell, PoliciesCurve, PoliciesPoint, PoliciesResults, PoliciesTrace, Share,
         SummaryRow, SummaryWorst, TwoTiersCell,

@@ -174,17 +174,29 @@ fn the_page_is_written_of_what_there_is_and_names_what_is_broken() {
 #[test]
 fn the_store_is_measured_beside_plain_io_and_every_byte_compared() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments =
-        ["nvme", "--chunk-bytes", "4096", "--depth", "1,3", "--round-mib", "1", "--rounds", "2", "--dir"];
     let files = tempfile::tempdir().unwrap();
-    let text = check(dir.path(), &[&arguments[..], &[files.path().to_str().unwrap()]].concat(), 0);
-    check_parts(&text, &["store over plain", "4 MiB that were read compared byte by byte, 0 chunks differ"]);
-    let results = &read(dir.path(), "nvme.json")["results"];
-    assert_eq!(results["verified_bytes"], 4 << 20);
-    assert_eq!(results["cases"].as_array().unwrap().len(), 4, "both ways at both depths");
+    let more = ["--dir", files.path().to_str().unwrap()];
+    let arguments = ["nvme", "--chunk-bytes", "4096,8192", "--round-mib", "1", "--rounds", "2", "--smoke"];
+    let text = check(dir.path(), &[&arguments[..], &more].concat(), 0);
+    // Four subjects read 1 MiB in each of three rounds, at two sizes.
+    check_parts(
+        &text,
+        &["over floor", "SKIPPED fio: ", "24 MiB that were read compared byte by byte, 0 chunks differ"],
+    );
+    let results = &read(dir.path(), "nvme-smoke.json")["results"];
+    assert_eq!((&results["verified_bytes"], &results["denominator"]), (&json!(24 << 20), &json!("floor")));
+    let cases = results["cases"].as_array().unwrap();
+    let subjects: Vec<_> = cases.iter().map(|case| case["subject"].as_str().unwrap()).collect();
+    assert_eq!(subjects, ["floor", "raw", "full", "pool"].repeat(4), "both ways at both sizes");
+    for case in cases {
+        assert_eq!(case["mb_per_s"].as_array().unwrap().len(), 2);
+        assert_eq!(case["moved_bytes"], 2 << 20);
+    }
+    assert_eq!(results["ratios"].as_array().unwrap().len(), 3 * 4, "each over the floor");
+    assert!(results["surroundings"]["is_direct"].is_boolean());
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0, "nothing is left behind");
     for (flag, value) in
-        [("--dir", "no/such"), ("--chunk-bytes", "1000"), ("--depth", "0"), ("--rounds", "0")]
+        [("--dir", "no/such"), ("--chunk-bytes", "1000"), ("--floor-threads", "0"), ("--rounds", "0")]
     {
         check_parts(&check(dir.path(), &["nvme", "--smoke", flag, value], 2), &[flag, value]);
     }

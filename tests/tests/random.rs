@@ -395,8 +395,10 @@ impl Run {
 /// Flips a bit of a random chunk in the store's file, whatever is there.
 fn flip(file: &Path, chunk_bytes: usize, rng: &mut Rng) {
     let file = File::options().read(true).write(true).open(file).unwrap();
-    let slots = usize::try_from(file.metadata().unwrap().len()).unwrap() / 4096;
-    let offset = (rng.index(slots) * 4096 + rng.index(chunk_bytes)) as u64;
+    // Behind a header of 2 MiB.
+    let slots_start = 2 << 20;
+    let slots = usize::try_from(file.metadata().unwrap().len() - slots_start).unwrap() / 4096;
+    let offset = slots_start + (rng.index(slots) * 4096 + rng.index(chunk_bytes)) as u64;
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
     file.write_all_at(&[byte[0] ^ 1 << rng.index(8)], offset).unwrap();

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::{Fingerprint, MicroResults, NvmeResults, PoliciesResults, ReplayResults, Spread, short_count};
+use crate::{
+    Fingerprint, MicroResults, NvmeResults, PoliciesResults, ReplayResults, Spread, nvme::StoreKind,
+    short_count,
+};
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,16 +220,30 @@ impl Figures for ReplayResults {
 
 impl Figures for NvmeResults {
     fn figures(&self) -> Vec<NamedFigure> {
-        let mut figures =
-            vec![figure("mismatches".to_owned(), "chunks", Value::exact(&self.mismatches, "any"))];
+        let rounds = self.cases.iter().map(|case| case.mb_per_s.len()).collect::<Vec<_>>();
+        let work = format!("{}, {} bytes a round, {rounds:?} rounds", self.preset, self.bytes_per_round);
+        let mut figures = vec![
+            figure("mismatches".to_owned(), "chunks", Value::exact(&self.mismatches, "any")),
+            figure("compared".to_owned(), "bytes", Value::exact(&self.verified_bytes, &work)),
+        ];
         for case in &self.cases {
-            let name = format!("{} of {} KiB at {}", case.direction, case.chunk_bytes >> 10, case.depth);
-            let more = |rounds: Vec<f64>| Value::Rounds { rounds, better: Better::More };
-            figures.push(figure(format!("{name}, store"), "MB/s", more(case.store_mb_per_s.clone())));
-            let limit = Value::Machine(case.limit_mb_per_s.clone());
-            figures.push(figure(format!("{name}, limit"), "MB/s", limit));
-            figures.push(figure(format!("{name}, store over limit"), "", more(case.ratios())));
+            let name = format!("{}, {} of {} KiB", case.subject, case.direction, case.chunk_bytes >> 10);
+            if !is_kvo(&case.subject) {
+                figures.push(figure(name, "MB/s", Value::Machine(case.mb_per_s.clone())));
+                continue;
+            }
+            let rounds = |rounds: Vec<f64>, better| Value::Rounds { rounds, better };
+            figures.push(figure(name.clone(), "MB/s", rounds(case.mb_per_s.clone(), Better::More)));
+            let over = rounds(self.over_denominator(case), Better::More);
+            figures.push(figure(format!("{name}, over {}", self.denominator), "", over));
+            let cpu = rounds(case.cpu_s_per_gb.clone(), Better::Less);
+            figures.push(figure(format!("{name}, CPU time"), "s a GB", cpu));
         }
         figures
     }
+}
+
+/// Whether a subject of `nvme` is a store of ours; of the others what the machine gives can be told.
+fn is_kvo(subject: &str) -> bool {
+    subject == "kvo" || StoreKind::ALL.iter().any(|kind| kind.name() == subject)
 }

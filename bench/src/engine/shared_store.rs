@@ -6,8 +6,8 @@ use std::{
 };
 
 use kvo_core::{
-    DrainError, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RequestContext, RequestId,
-    SecondaryTier, TierCompletion, TierJob, TierLookup,
+    DrainError, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, ReleasedSlot, RequestContext,
+    RequestId, SecondaryTier, TierCompletion, TierJob, TierLookup,
 };
 use kvo_nvme::NvmeStore;
 
@@ -57,6 +57,10 @@ impl SecondaryTier for SharedStore {
 
     fn poll(&mut self, done: &mut Vec<TierCompletion>) {
         self.store().poll(done);
+    }
+
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        self.store().take_released(released);
     }
 
     fn on_request_finished(&mut self, req: RequestId) {

@@ -1,145 +1,247 @@
-//! One chunk size at one depth: interleaved rounds of the store and of plain I/O.
-
-use std::{path::Path, time::Duration};
+//! One chunk size: interleaved rounds of all subjects.
 
 use anyhow::Context;
 use serde::Serialize;
 
-use super::{Direction, NvmePlan, device_bytes::device_bytes, limit::Limit, store::StoreRun};
-use crate::Interrupt;
+use super::{Cost, Direction, Subject};
+use crate::{Interrupt, micro::shuffle};
 
-/// What was measured one way.
-#[derive(Clone, Debug, Serialize)]
+/// What was measured of a subject one way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NvmeCaseResult {
+    /// Whose it is.
+    pub subject: String,
     /// Which way.
     pub direction: Direction,
     /// Bytes a chunk.
     pub chunk_bytes: u32,
-    /// Threads, each with one chunk under way.
-    pub depth: u16,
-    /// The store, round by round, in megabytes a second.
-    pub store_mb_per_s: Vec<f64>,
-    /// Plain I/O in the same rounds.
-    pub limit_mb_per_s: Vec<f64>,
-    /// Of the bytes that the store moved, those that the kernel counted as moved by a device, in percent.
-    pub device_percent: Option<f64>,
+    /// Megabytes (10^6) a second, round by round.
+    pub mb_per_s: Vec<f64>,
+    /// Seconds of a core a gigabyte (10^9), in the same rounds.
+    pub cpu_s_per_gb: Vec<f64>,
+    /// Bytes that the kernel counted as moved between this process and devices, over all rounds.
+    pub device_bytes: Option<u64>,
+    /// Bytes of chunks that were moved, over all rounds.
+    pub moved_bytes: u64,
     /// Bytes that were compared after reads, and were right.
     pub verified_bytes: u64,
     /// Chunks that were read and not right.
     pub mismatches: u64,
 }
 
-/// Runs the rounds of one case in `dir`, and returns what was written and what was read; without a round where it was
-/// interrupted before the first. `progress` is called after every round.
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes a chunk.
+    pub chunk_bytes: u32,
+    /// Chunks that each subject moves one way in a round.
+    pub num_chunks: u32,
+    /// Rounds that count.
+    pub rounds: u16,
+}
+
+impl Work {
+    /// Bytes that each subject moves one way in a round.
+    pub fn round_bytes(&self) -> u64 {
+        u64::from(self.chunk_bytes) * u64::from(self.num_chunks)
+    }
+
+    /// Runs of all of `num_subjects` subjects: how often `progress` of [`run_rounds`] is called.
+    pub fn num_runs(&self, num_subjects: usize) -> u64 {
+        (u64::from(self.rounds) + 1) * 2 * num_subjects as u64
+    }
+}
+
+/// Runs the rounds of one chunk size, and returns what was measured of each subject both ways.
+///
+/// A first round takes the files' blocks into use, and counts for nothing but the bytes compared. In each further round
+/// all subjects go one way and then the other, in an order of its own. Once `interrupt` is set, what has begun one way in
+/// that round is dropped, so that all subjects of a direction have the same rounds; there may be none.
 ///
 /// # Errors
-/// If the store or the file system fails.
-pub fn run_nvme_case(
-    dir: &Path,
-    plan: &NvmePlan,
-    (chunk_bytes, depth): (u32, u16),
-    is_direct: bool,
+/// If a subject fails; the error names it.
+pub fn run_rounds(
+    subjects: &mut [Box<dyn Subject + '_>],
+    work: Work,
     interrupt: &Interrupt,
-    progress: impl Fn(),
-) -> anyhow::Result<[NvmeCaseResult; 2]> {
-    let num_chunks = plan.chunks(chunk_bytes);
-    let chunk_len = chunk_bytes as usize;
-    let (store_dir, limit_dir) = (tempfile::tempdir_in(dir)?, tempfile::tempdir_in(dir)?);
-    let mut sides = Sides {
-        store: StoreRun::new(store_dir.path(), chunk_len, num_chunks, depth)?,
-        limit: Limit::new(limit_dir.path(), chunk_len, num_chunks, depth, is_direct)
-            .context("cannot make the file of plain I/O")?,
-        round_bytes: u64::from(num_chunks) * u64::from(chunk_bytes),
-    };
-    let mut results = [Direction::Write, Direction::Read]
-        .map(|direction| NvmeCaseResult::empty(direction, chunk_bytes, depth));
-    // The first round takes the file's blocks into use, and counts for nothing.
-    let mut of_first = results.clone();
-    for round in 0..=plan.rounds {
-        if interrupt.is_set() {
-            break;
+    mut progress: impl FnMut(),
+) -> anyhow::Result<Vec<NvmeCaseResult>> {
+    let mut results: Vec<_> = Direction::ALL
+        .iter()
+        .flat_map(|&direction| subjects.iter().map(move |s| NvmeCaseResult::empty(s.name(), direction, work)))
+        .collect();
+    for round in 0..=u64::from(work.rounds) {
+        let mut directions = Direction::ALL;
+        if round > 0 {
+            shuffle(&mut directions, round);
         }
-        let results = if round == 0 { &mut of_first } else { &mut results };
-        for result in results {
-            sides.round(result, round % 2 == 0)?;
+        for direction in directions {
+            let mut order: Vec<usize> = (0..subjects.len()).collect();
+            shuffle(&mut order, round << 1 | u64::from(direction == Direction::Read));
+            let mut costs = vec![Cost::default(); subjects.len()];
+            for at in order {
+                if interrupt.is_set() {
+                    return Ok(results);
+                }
+                let result = result_of(&mut results, subjects.len(), direction, at);
+                costs[at] = run_one(&mut *subjects[at], direction, result)
+                    .with_context(|| format!("{}, {direction}", subjects[at].name()))?;
+                progress();
+            }
+            if round > 0 {
+                for (at, cost) in costs.into_iter().enumerate() {
+                    result_of(&mut results, subjects.len(), direction, at).add(cost, work.round_bytes());
+                }
+            }
         }
-        progress();
     }
     Ok(results)
 }
 
-struct Sides {
-    store: StoreRun,
-    limit: Limit,
-    round_bytes: u64,
+fn result_of(
+    results: &mut [NvmeCaseResult],
+    num_subjects: usize,
+    direction: Direction,
+    at: usize,
+) -> &mut NvmeCaseResult {
+    let before = Direction::ALL.iter().position(|other| *other == direction).unwrap_or_default();
+    &mut results[before * num_subjects + at]
 }
 
-impl Sides {
-    /// One round one way, of both sides.
-    fn round(&mut self, result: &mut NvmeCaseResult, limit_first: bool) -> anyhow::Result<()> {
-        if limit_first {
-            self.limit_round(result)?;
-        }
-        let before = device_bytes();
-        let took = match result.direction {
-            Direction::Write => self.store.write()?,
-            Direction::Read => self.store.read()?,
-        };
-        result.add_device_bytes(before, self.round_bytes);
-        result.store_mb_per_s.push(self.mb_per_s(took));
-        if result.direction == Direction::Read {
-            let (right, wrong) = self.store.verify()?;
-            result.verified_bytes += right;
-            result.mismatches += wrong;
-        }
-        if limit_first { Ok(()) } else { self.limit_round(result) }
+fn run_one(
+    subject: &mut dyn Subject,
+    direction: Direction,
+    result: &mut NvmeCaseResult,
+) -> anyhow::Result<Cost> {
+    subject.prepare(direction)?;
+    let cost = subject.run(direction)?;
+    if direction == Direction::Read
+        && let Some(checked) = subject.check()?
+    {
+        result.verified_bytes += checked.right_bytes;
+        result.mismatches += checked.wrong_chunks;
     }
-
-    fn limit_round(&mut self, result: &mut NvmeCaseResult) -> anyhow::Result<()> {
-        let took = self
-            .limit
-            .run(result.direction)
-            .with_context(|| format!("the plain {} beside the store failed", result.direction))?;
-        result.limit_mb_per_s.push(self.mb_per_s(took));
-        Ok(())
-    }
-
-    fn mb_per_s(&self, took: Duration) -> f64 {
-        // A clock that stood still would make an infinity.
-        self.round_bytes as f64 / 1e6 / took.as_secs_f64().max(1e-9)
-    }
+    Ok(cost)
 }
 
 impl NvmeCaseResult {
-    fn empty(direction: Direction, chunk_bytes: u32, depth: u16) -> Self {
+    fn empty(subject: &str, direction: Direction, work: Work) -> Self {
         Self {
+            subject: subject.to_owned(),
             direction,
-            chunk_bytes,
-            depth,
-            store_mb_per_s: Vec::new(),
-            limit_mb_per_s: Vec::new(),
-            device_percent: None,
+            chunk_bytes: work.chunk_bytes,
+            mb_per_s: Vec::new(),
+            cpu_s_per_gb: Vec::new(),
+            device_bytes: None,
+            moved_bytes: 0,
             verified_bytes: 0,
             mismatches: 0,
         }
     }
 
-    /// Takes in what the devices moved since `before`, over the bytes that should have moved.
-    fn add_device_bytes(&mut self, before: Option<(u64, u64)>, round_bytes: u64) {
-        let (Some((reads_before, writes_before)), Some((reads, writes))) = (before, device_bytes()) else {
-            return;
-        };
-        let moved = match self.direction {
-            Direction::Write => writes.saturating_sub(writes_before),
-            Direction::Read => reads.saturating_sub(reads_before),
-        };
-        let percent = 100.0 * moved as f64 / round_bytes as f64;
-        let rounds = self.store_mb_per_s.len() as f64;
-        self.device_percent = Some((self.device_percent.unwrap_or(0.0) * rounds + percent) / (rounds + 1.0));
+    fn add(&mut self, cost: Cost, bytes: u64) {
+        self.mb_per_s.push(cost.mb_per_s(bytes));
+        self.cpu_s_per_gb.push(cost.cpu_s_per_gb(bytes));
+        self.moved_bytes += bytes;
+        let moved = cost.device.map(|device| match self.direction {
+            Direction::Write => device.written,
+            Direction::Read => device.read,
+        });
+        if let Some(moved) = moved {
+            *self.device_bytes.get_or_insert(0) += moved;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, time::Duration};
+
+    use super::*;
+    use crate::nvme::Checked;
+
+    /// Notes its calls, and reads one wrong chunk each time.
+    struct Noted<'a> {
+        name: &'static str,
+        calls: &'a RefCell<Vec<String>>,
     }
 
-    /// The store over plain I/O, round by round.
-    pub fn ratios(&self) -> Vec<f64> {
-        self.store_mb_per_s.iter().zip(&self.limit_mb_per_s).map(|(store, limit)| store / limit).collect()
+    impl Subject for Noted<'_> {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn prepare(&mut self, direction: Direction) -> anyhow::Result<()> {
+            self.calls.borrow_mut().push(format!("{} prepares {direction}", self.name));
+            Ok(())
+        }
+
+        fn run(&mut self, direction: Direction) -> anyhow::Result<Cost> {
+            self.calls.borrow_mut().push(format!("{} {direction}s", self.name));
+            Ok(Cost { wall: Duration::from_secs(2), cpu: Duration::from_secs(1), device: None })
+        }
+
+        fn check(&mut self) -> anyhow::Result<Option<Checked>> {
+            Ok(Some(Checked { right_bytes: 3000, wrong_chunks: 1 }))
+        }
+    }
+
+    const WORK: Work = Work { chunk_bytes: 1000, num_chunks: 4, rounds: 6 };
+
+    fn noted<'a>(calls: &'a RefCell<Vec<String>>) -> Vec<Box<dyn Subject + 'a>> {
+        ["a", "b", "c"].map(|name| Box::new(Noted { name, calls }) as Box<dyn Subject>).into()
+    }
+
+    #[test]
+    fn every_subject_is_prepared_and_run_both_ways_in_every_round_in_changing_order() {
+        let calls = RefCell::default();
+        let mut runs = 0;
+        let results = run_rounds(&mut noted(&calls), WORK, &Interrupt::manual(), || runs += 1).unwrap();
+        assert_eq!(runs, WORK.num_runs(3));
+        let calls = calls.borrow();
+        assert!(calls.chunks(2).all(|pair| pair[0].replace("prepares ", "") + "s" == pair[1]));
+        let rounds: Vec<&[String]> = calls.chunks(12).collect();
+        assert_eq!(rounds.len(), 7);
+        assert!(rounds[0][..6].iter().all(|call| call.contains("write")), "the first run is a write");
+        let sorted = |round: &&[String]| {
+            let mut calls = round.to_vec();
+            calls.sort();
+            calls
+        };
+        assert!(rounds.iter().all(|round| sorted(round) == sorted(&rounds[0])));
+        assert!(rounds[1..].iter().any(|round| round[0].contains("read")));
+        assert!(rounds.iter().any(|round| round[0] != rounds[0][0]), "{calls:?}");
+
+        let names = ["a", "b", "c", "a", "b", "c"];
+        assert!(results.iter().map(|result| &result.subject).eq(&names));
+        for (at, result) in results.iter().enumerate() {
+            assert_eq!(result.direction, Direction::ALL[at / 3]);
+            assert_eq!((result.mb_per_s.len(), result.moved_bytes), (6, 6 * 4000));
+            // The round that does not count is compared too.
+            let compared = if result.direction == Direction::Read { (7 * 3000, 7) } else { (0, 0) };
+            assert_eq!((result.verified_bytes, result.mismatches), compared);
+        }
+    }
+
+    #[test]
+    fn an_interrupt_leaves_all_subjects_of_a_direction_the_same_rounds() {
+        for stop_after in 0..40 {
+            let (calls, interrupt) = (RefCell::default(), Interrupt::manual());
+            let mut runs = 0;
+            if stop_after == 0 {
+                interrupt.set();
+            }
+            let results = run_rounds(&mut noted(&calls), WORK, &interrupt, || {
+                runs += 1;
+                if runs == stop_after {
+                    interrupt.set();
+                }
+            });
+            let results = results.unwrap();
+            assert_eq!(runs, stop_after);
+            for of_direction in results.chunks(3) {
+                assert!(of_direction.iter().all(|r| r.mb_per_s.len() == of_direction[0].mb_per_s.len()));
+            }
+        }
     }
 }

@@ -1,11 +1,35 @@
-//! Which file system a directory is on.
+//! Which file system a directory is on, and what is taken of it.
 
-use std::{fs, path::Path};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 /// The type of the file system of `dir`, such as `ext4`; none where the system does not say.
 pub fn file_system_of(dir: &Path) -> Option<String> {
     let dir = dir.canonicalize().ok()?;
     type_of(&dir, &fs::read_to_string("/proc/self/mountinfo").ok()?)
+}
+
+/// Bytes of the file system of `dir` that an ordinary user may still take.
+///
+/// # Errors
+/// If the system does not say.
+pub fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Bytes of the blocks that the files in `dir`, and in the directories below it, have on the disk.
+///
+/// # Errors
+/// If they cannot be looked at.
+pub fn bytes_on_disk(dir: &Path) -> io::Result<u64> {
+    // Whatever the blocks of the file system are, these are counted in 512 bytes.
+    const COUNTED_BYTES: u64 = 512;
+    fs::read_dir(dir)?.try_fold(0, |sum, entry| {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        let below = if metadata.is_dir() { bytes_on_disk(&entry.path())? } else { 0 };
+        Ok(sum + below + metadata.blocks() * COUNTED_BYTES)
+    })
 }
 
 /// The type of the deepest mount above `dir`; of several at one place, the last, which hides the others.
@@ -50,6 +74,21 @@ a line that is none
         check("/tmp/fast disk/store", "xfs");
         check("/tmpfoo", "ext4");
         check("/mnt/x", "ext2");
+    }
+
+    #[test]
+    fn blocks_are_counted_below_too_and_holes_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let before = bytes_on_disk(dir.path()).unwrap();
+        fs::File::create(dir.path().join("hole")).unwrap().set_len(1 << 30).unwrap();
+        let file = below.join("data");
+        fs::write(&file, vec![1; 1 << 20]).unwrap();
+        fs::File::open(&file).unwrap().sync_all().unwrap();
+        let grown = bytes_on_disk(dir.path()).unwrap() - before;
+        assert!((1 << 20..2 << 20).contains(&grown), "{grown}");
+        assert!(free_bytes(dir.path()).unwrap() > 0);
     }
 
     #[cfg(target_os = "linux")]

@@ -4,33 +4,34 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Work;
 use crate::micro::Preset;
 
-/// Flags of `kvo-bench nvme`.
+/// Flags of `kvo-bench nvme`, and of the same beside other projects.
 #[derive(Clone, Debug, Args)]
 pub struct NvmeBenchOptions {
-    /// Where to make the temporary directory of the two files [default: that of the system]
+    /// Where to make the temporary directory of all files [default: that of the system]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Bytes a chunk, each a multiple of 4096 [default: 131072,2097152]
+    /// Bytes a chunk, each a multiple of 4096 [default: 524288,1048576,2097152; --smoke: 65536]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = chunk_bytes)]
     pub chunk_bytes: Vec<u32>,
-    /// I/O threads, each with one chunk under way [default: 1,4; --full: 1,4,16]
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub depth: Vec<u16>,
-    /// Megabytes (MiB) that a round moves each way [default: 64; --full: 256]
+    /// Threads of the floor, each with one chunk under way
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub floor_threads: u16,
+    /// Megabytes (MiB) that each subject moves one way in a round [default: 1024; --smoke: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384))]
     pub round_mib: Option<u16>,
-    /// Interleaved rounds, after one that does not count [default: 7; --full: 11]
+    /// Interleaved rounds, after one that does not count [default: 5; --full: 15; --smoke: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: Option<u16>,
     /// A very short run against rot; the figures mean nothing
     #[arg(long, group = "preset")]
     pub smoke: bool,
-    /// 10 GiB of I/O; this is the default
+    /// A minute or two on a fast disk; this is the default
     #[arg(long, group = "preset")]
     pub quick: bool,
-    /// 70 GiB of I/O
+    /// For figures to quote, and a store that is filled with a million chunks
     #[arg(long, group = "preset")]
     pub full: bool,
 }
@@ -40,12 +41,10 @@ pub struct NvmeBenchOptions {
 pub struct NvmePlan {
     /// How long.
     pub preset: Preset,
-    /// Bytes a chunk and threads.
-    pub cases: Vec<(u32, u16)>,
-    /// Bytes that a round moves each way.
-    pub round_bytes: u64,
-    /// Rounds that count.
-    pub rounds: u16,
+    /// By chunk size.
+    pub works: Vec<Work>,
+    /// Threads of the floor.
+    pub floor_threads: u16,
 }
 
 impl NvmeBenchOptions {
@@ -56,32 +55,23 @@ impl NvmeBenchOptions {
             (_, true) => Preset::Full,
             _ => Preset::Quick,
         };
-        let (depths, mib, rounds): (&[u16], _, _) = match preset {
-            Preset::Smoke => (&[2], 1, 2),
-            Preset::Quick => (&[1, 4], 64, 7),
-            Preset::Full => (&[1, 4, 16], 256, 11),
+        let (mib, rounds) = match preset {
+            Preset::Smoke => (1, 2),
+            Preset::Quick => (1024, 5),
+            Preset::Full => (1024, 15),
         };
-        let or =
-            |asked: &[u16], default: &[u16]| if asked.is_empty() { default.to_vec() } else { asked.to_vec() };
         let sizes = match (&self.chunk_bytes[..], preset) {
-            ([], Preset::Smoke) => vec![128 << 10],
-            ([], _) => vec![128 << 10, 2 << 20],
+            ([], Preset::Smoke) => vec![64 << 10],
+            ([], _) => vec![512 << 10, 1 << 20, 2 << 20],
             (asked, _) => asked.to_vec(),
         };
-        let depths = or(&self.depth, depths);
-        NvmePlan {
-            preset,
-            cases: sizes.iter().flat_map(|&size| depths.iter().map(move |&depth| (size, depth))).collect(),
-            round_bytes: u64::from(self.round_mib.unwrap_or(mib)) << 20,
-            rounds: self.rounds.unwrap_or(rounds),
-        }
-    }
-}
-
-impl NvmePlan {
-    /// Chunks of a round: at least two, so that each can be read into the place of another.
-    pub fn chunks(&self, chunk_bytes: u32) -> u32 {
-        u32::try_from(self.round_bytes / u64::from(chunk_bytes)).unwrap_or(u32::MAX).max(2)
+        let round_bytes = u64::from(self.round_mib.unwrap_or(mib)) << 20;
+        let work = |chunk_bytes: u32| {
+            // At least two, so that one can come back in the place of the other.
+            let num_chunks = u32::try_from(round_bytes / u64::from(chunk_bytes)).unwrap_or(u32::MAX).max(2);
+            Work { chunk_bytes, num_chunks, rounds: self.rounds.unwrap_or(rounds) }
+        };
+        NvmePlan { preset, works: sizes.into_iter().map(work).collect(), floor_threads: self.floor_threads }
     }
 }
 
@@ -115,12 +105,18 @@ mod tests {
     #[test]
     fn a_flag_replaces_what_the_preset_says() {
         let quick = plan(&[]);
-        assert_eq!((quick.cases.len(), quick.round_bytes, quick.rounds), (4, 64 << 20, 7));
         assert_eq!(quick, plan(&["--quick"]));
-        let other = plan(&["--full", "--chunk-bytes", "4096", "--depth", "3,2", "--round-mib", "1"]);
-        assert_eq!(other.cases, [(4096, 3), (4096, 2)]);
-        assert_eq!((other.round_bytes, other.rounds, other.chunks(4096)), (1 << 20, 11, 256));
-        assert_eq!(other.chunks(2 << 20), 2, "never less than two");
+        let sizes: Vec<_> = quick.works.iter().map(|work| (work.chunk_bytes, work.num_chunks)).collect();
+        assert_eq!(sizes, [(512 << 10, 2048), (1 << 20, 1024), (2 << 20, 512)]);
+        let other = plan(&["--full", "--chunk-bytes", "4096,2097152", "--round-mib", "1", "--rounds", "3"]);
+        assert_eq!(
+            other.works,
+            [
+                Work { chunk_bytes: 4096, num_chunks: 256, rounds: 3 },
+                Work { chunk_bytes: 2 << 20, num_chunks: 2, rounds: 3 }
+            ],
+            "never less than two chunks"
+        );
     }
 
     #[test]

@@ -1,22 +1,19 @@
 //! The store, driven as a tier is.
 
 use std::{
-    fs::File,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
+    fs::{self, File},
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
 use kvo_core::{
-    HostMemory, JobId, OffloadKey, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk,
-    TierDirection, TierJob, TierOutcome,
+    JobId, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob, TierOutcome,
 };
-use kvo_cpu::{HostRegion, RegionOptions};
-use kvo_nvme::{NvmeOptions, NvmeStore};
+use kvo_nvme::{ChecksumKind, EngineKind, NvmeOptions, NvmeStore};
 
-use super::{Direction, limit::drop_cached};
-use crate::{bytes, key};
+use super::{Checked, Cost, Direction, HostChunks, Keys, Meter, Subject, floor::drop_cached};
+use crate::micro::shuffle;
 
 /// Chunks of a job: about what a request's step gives a tier.
 pub const CHUNKS_PER_JOB: usize = 32;
@@ -24,78 +21,128 @@ pub const CHUNKS_PER_JOB: usize = 32;
 /// A store that no disk is too slow for.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// A store with as many chunks as a round moves, over host memory with as many slots.
-pub(super) struct StoreRun {
+/// With what a store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// The engine alone: no checksum.
+    Raw,
+    /// As it is by default: checksums, and `io_uring` where that works.
+    Full,
+    /// With checksums, on a pool of threads: what is left where `io_uring` is not permitted.
+    Pool,
+}
+
+impl StoreKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Raw, Self::Full, Self::Pool];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Full => "full",
+            Self::Pool => "pool",
+        }
+    }
+
+    /// Options for a store in `dir` of as many chunks as `host` has.
+    pub fn options(self, dir: &Path, host: &HostChunks) -> NvmeOptions {
+        let (checksum, engine) = match self {
+            Self::Raw => (ChecksumKind::Off, EngineKind::Auto),
+            Self::Full => (ChecksumKind::Xxh3, EngineKind::Auto),
+            Self::Pool => (ChecksumKind::Xxh3, EngineKind::Threads),
+        };
+        NvmeOptions {
+            checksum,
+            engine,
+            queue_chunks_max: host.num_chunks() as usize,
+            ..NvmeOptions::new(dir, host.num_chunks(), host.chunk_bytes() as u64)
+        }
+    }
+}
+
+/// A store with as many chunks as a round moves, over host memory with as many slots. Every write evicts the chunks of the
+/// write before.
+#[derive(Debug)]
+pub struct StoreRun {
+    name: String,
     store: NvmeStore,
-    /// The store's file, to wait for the device and to drop what is cached of it.
-    file: File,
-    region: Arc<HostRegion>,
-    num_chunks: u32,
+    files: StoreFiles,
+    host: HostChunks,
+    keys: Keys,
     jobs: u64,
-    /// Rounds of writes so far; the chunks of the last one are there.
-    rounds: u32,
+    /// The numbers of the chunks, in the order of this run.
+    order: Vec<u32>,
 }
 
 impl StoreRun {
-    pub(super) fn new(dir: &Path, chunk_bytes: usize, num_chunks: u32, depth: u16) -> anyhow::Result<Self> {
-        let region = HostRegion::anonymous(&RegionOptions::new(num_chunks, chunk_bytes))
-            .with_context(|| format!("no host memory for {num_chunks} chunks of {chunk_bytes} bytes"))?;
-        let region = Arc::new(region);
-        let options = NvmeOptions {
-            num_threads: depth.into(),
-            queue_chunks_max: num_chunks as usize,
-            ..NvmeOptions::new(dir, num_chunks, chunk_bytes as u64)
-        };
-        let store = NvmeStore::open(options, Arc::clone(&region) as Arc<dyn HostMemory>)?;
-        let file = File::open(store.path())
-            .with_context(|| format!("cannot open the store's file {}", store.path().display()))?;
-        Ok(Self { store, file, region, num_chunks, jobs: 0, rounds: 0 })
-    }
-
-    /// Writes fresh chunks, which evict those of the round before, and waits until the device has them.
-    pub(super) fn write(&mut self) -> anyhow::Result<Duration> {
-        self.rounds += 1;
-        for index in 0..self.num_chunks {
-            let key = self.key(index);
-            self.region.with_write(SlotId(index), &mut |slot| bytes::fill(&key, slot))?;
-        }
-        self.time(Direction::Write, |index, _| index)
-    }
-
-    /// Reads the chunks of the last write, from the device as far as the system can be told to forget them.
+    /// Opens a store in `dir`, a directory of its own. Its keys are those of subject number `group`.
     ///
-    /// Each comes into the slot from which another was written, so that what is left there cannot pass for it.
-    pub(super) fn read(&mut self) -> anyhow::Result<Duration> {
-        drop_cached(&self.file).context("cannot drop the cached pages of the store's file")?;
-        self.time(Direction::Read, slot_of_read)
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn new(kind: StoreKind, dir: &Path, host: &HostChunks, group: u32) -> anyhow::Result<Self> {
+        let store = NvmeStore::open(kind.options(dir, host), host.memory())
+            .with_context(|| format!("the store \"{}\" cannot be opened", kind.name()))?;
+        Ok(Self {
+            name: kind.name().to_owned(),
+            store,
+            files: StoreFiles::open(dir)?,
+            host: host.clone(),
+            keys: Keys::new(group, host.num_chunks()),
+            jobs: 0,
+            order: (0..host.num_chunks()).collect(),
+        })
     }
 
-    /// Compares what the last read brought: the bytes that are right, and the chunks that are not.
-    pub(super) fn verify(&self) -> anyhow::Result<(u64, u64)> {
-        let (mut right, mut wrong) = (0, 0);
-        for index in 0..self.num_chunks {
-            let key = self.key(index);
-            self.region.with_read(SlotId(slot_of_read(index, self.num_chunks)), &mut |slot| {
-                if bytes::holds(&key, slot) {
-                    right += slot.len() as u64;
-                } else {
-                    wrong += 1;
-                }
-            })?;
+    /// Calls itself otherwise, where its kind says too little.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    fn jobs_of(&mut self, req: RequestId, direction: Direction) -> Vec<TierJob> {
+        let direction = match direction {
+            Direction::Write => TierDirection::Write,
+            Direction::Read => TierDirection::Read,
+        };
+        let chunk =
+            |index: &u32| TierChunk { key: self.keys.key(*index), slot: SlotId(*index), end_token: None };
+        let jobs = self.order.chunks(CHUNKS_PER_JOB).map(|indices| {
+            self.jobs += 1;
+            let chunks = indices.iter().map(chunk).collect();
+            TierJob { id: JobId(self.jobs), req, direction, chunks }
+        });
+        jobs.collect()
+    }
+}
+
+impl Subject for StoreRun {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn prepare(&mut self, direction: Direction) -> anyhow::Result<()> {
+        match direction {
+            Direction::Write => {
+                self.keys.next_write();
+                self.order.sort_unstable();
+                self.host.fill(|index| self.keys.key(index))?;
+            }
+            Direction::Read => {
+                shuffle(&mut self.order, self.jobs);
+                self.host.clear()?;
+                self.files.drop_cached()?;
+            }
         }
-        Ok((right, wrong))
-    }
-
-    fn key(&self, index: u32) -> OffloadKey {
-        key(self.rounds.wrapping_mul(self.num_chunks).wrapping_add(index))
+        Ok(())
     }
 
     /// From the first submission until every job is reported and, for a write, on the device.
-    fn time(&mut self, direction: Direction, slot: fn(u32, u32) -> u32) -> anyhow::Result<Duration> {
+    fn run(&mut self, direction: Direction) -> anyhow::Result<Cost> {
         let req = RequestId(self.jobs);
-        let jobs = self.jobs_of(req, direction, slot);
+        let jobs = self.jobs_of(req, direction);
         let num_jobs = jobs.len();
-        let started = Instant::now();
+        let meter = Meter::start();
         self.store.on_new_request(&RequestContext::new(req));
         for job in jobs {
             self.store.submit(job)?;
@@ -105,62 +152,76 @@ impl StoreRun {
         self.store.poll(&mut done);
         self.store.on_request_finished(req);
         if direction == Direction::Write {
-            self.file.sync_data().context("the store's file cannot be synced")?;
+            self.files.sync()?;
         }
-        let took = started.elapsed();
+        let cost = meter.stop();
         ensure!(done.len() == num_jobs, "the store reported {} of {num_jobs} jobs", done.len());
         if let Some(bad) = done.iter().find(|completion| completion.outcome != TierOutcome::Done) {
-            bail!(
-                "the store failed a {direction} job: {:?}; its stats: {:?}",
-                bad.outcome,
-                self.store.stats()
-            );
+            bail!("a {direction} job failed: {:?}; the store: {:?}", bad.outcome, self.store.stats());
         }
-        Ok(took)
+        Ok(cost)
     }
 
-    fn jobs_of(&mut self, req: RequestId, direction: Direction, slot: fn(u32, u32) -> u32) -> Vec<TierJob> {
-        let chunks: Vec<_> = (0..self.num_chunks)
-            .map(|index| TierChunk {
-                key: self.key(index),
-                slot: SlotId(slot(index, self.num_chunks)),
-                end_token: None,
-            })
-            .collect();
-        let direction = match direction {
-            Direction::Write => TierDirection::Write,
-            Direction::Read => TierDirection::Read,
-        };
-        chunks
-            .chunks(CHUNKS_PER_JOB)
-            .map(|chunks| {
-                self.jobs += 1;
-                TierJob { id: JobId(self.jobs), req, direction, chunks: chunks.to_vec() }
-            })
-            .collect()
+    fn check(&mut self) -> anyhow::Result<Option<Checked>> {
+        Ok(Some(self.host.compare(|index| self.keys.key(index))?))
     }
 }
 
-fn slot_of_read(index: u32, num_chunks: u32) -> u32 {
-    (index + 1) % num_chunks
+/// All files of a store, opened once more: to wait for the device, and to drop what is cached of them.
+#[derive(Debug)]
+pub(super) struct StoreFiles(Vec<(PathBuf, File)>);
+
+impl StoreFiles {
+    pub(super) fn open(dir: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("cannot look at the store's files in {}", dir.display());
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir).with_context(failed)? {
+            let path = entry.with_context(failed)?.path();
+            if path.is_file() {
+                let file = File::open(&path).with_context(failed)?;
+                files.push((path, file));
+            }
+        }
+        Ok(Self(files))
+    }
+
+    pub(super) fn sync(&self) -> anyhow::Result<()> {
+        self.0.iter().try_for_each(|(path, file)| {
+            file.sync_data().with_context(|| format!("{} cannot be synced", path.display()))
+        })
+    }
+
+    pub(super) fn drop_cached(&self) -> anyhow::Result<()> {
+        self.0.iter().try_for_each(|(path, file)| {
+            drop_cached(file).with_context(|| format!("cannot drop the cached pages of {}", path.display()))
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use kvo_core::HostMemory;
+
     use super::*;
 
     #[test]
-    fn a_round_reads_back_what_it_wrote_and_sees_one_wrong_byte() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut run = StoreRun::new(dir.path(), 4096, 40, 2).unwrap();
-        for _ in 0..2 {
-            run.write().unwrap();
-            assert_ne!(run.verify().unwrap(), (40 * 4096, 0), "nothing was read yet");
-            run.read().unwrap();
-            assert_eq!(run.verify().unwrap(), (40 * 4096, 0));
+    fn every_kind_reads_back_what_it_wrote_and_one_wrong_byte_is_seen() {
+        for kind in StoreKind::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let host = HostChunks::new(40, 4096, 0).unwrap();
+            let mut run = StoreRun::new(kind, dir.path(), &host, 1).unwrap();
+            for _ in 0..2 {
+                run.prepare(Direction::Write).unwrap();
+                run.run(Direction::Write).unwrap();
+                run.prepare(Direction::Read).unwrap();
+                assert_eq!(run.check().unwrap().unwrap().wrong_chunks, 40, "nothing was read yet");
+                run.run(Direction::Read).unwrap();
+                let all = Checked { right_bytes: 40 * 4096, wrong_chunks: 0 };
+                assert_eq!(run.check().unwrap(), Some(all));
+            }
+            host.region().with_write(SlotId(7), &mut |slot| slot[100] ^= 1).unwrap();
+            assert_eq!(run.check().unwrap().unwrap().wrong_chunks, 1);
+            assert_eq!(run.store.stats().chunks_evicted, 40, "{}", run.name());
         }
-        run.region.with_write(SlotId(7), &mut |slot| slot[100] ^= 1).unwrap();
-        assert_eq!(run.verify().unwrap(), (39 * 4096, 1));
-        assert_eq!(run.store.stats().chunks_evicted, 40);
     }
 }

@@ -1,4 +1,4 @@
-//! The store beside plain I/O: the ratio, and the rates.
+//! The store beside the floor, or beside other projects: ratios, rates and CPU time.
 
 use maud::{Markup, html};
 
@@ -6,131 +6,174 @@ use super::{
     parts::{Cell, table},
     plot::{Bar, BarSeries, Bars, Swatch, colour_of, figure, legend},
 };
-use crate::{NvmeCase, NvmeResults, Spread, Stored};
+use crate::{NvmeBound, NvmeCase, NvmePoint, NvmeRatio, NvmeResults, Spread, Stored, nvme::Range};
 
 const SIZE: (u32, u32) = (540, 300);
 
-/// Writes, reads, and plain writes and reads, by the numbers of their colours.
-const COLOURS: [usize; 4] = [0, 1, 3, 5];
-
 pub(super) fn section(report: &Stored<NvmeResults>) -> anyhow::Result<Markup> {
     let results = &report.results;
+    let subjects = subjects(results);
     let groups = groups(results);
-    let names = ["store, write", "store, read", "plain write", "plain read"];
-    let swatch = |at: usize| (names[at].to_owned(), Swatch::Bar(colour_of(COLOURS[at])));
+    let mut swatches: Vec<_> = subjects
+        .iter()
+        .enumerate()
+        .map(|(at, subject)| ((*subject).to_owned(), Swatch::Bar(colour_of(at))))
+        .collect();
+    swatches.push((format!("as fast as {}", results.denominator), Swatch::Target));
+    let plot = |title: &str, y_label: &str, reference, rounds: &dyn Fn(&NvmeCase) -> Vec<f64>| {
+        let series = subjects.iter().enumerate().map(|(at, subject)| BarSeries {
+            colour: colour_of(at),
+            bars: groups.iter().map(|group| bar(results, subject, group, rounds)).collect(),
+        });
+        let groups = groups.iter().map(Group::name).collect();
+        Bars { title, y_label, groups, series: series.collect(), reference }.draw(SIZE)
+    };
+    let over = |case: &NvmeCase| results.over_denominator(case);
+    let ratios = plot("Rate over that of the floor, by direction and chunk size", "times", Some(1.0), &over)?;
+    let rates = |case: &NvmeCase| case.mb_per_s.clone();
+    let rates = plot("Megabytes a second, by direction and chunk size", "MB/s", None, &rates)?;
+    let cpu = |case: &NvmeCase| case.cpu_s_per_gb.clone();
+    let cpu = plot("CPU seconds a gigabyte, by direction and chunk size", "s/GB", None, &cpu)?;
     Ok(html! {
-        p {
-            "The store's writes and reads beside plain positional I/O of as many threads, in the same rounds, on "
-            (results.file_system.as_deref().unwrap_or("an unknown file system")) ". The store goes through the page \
-            cache: a write counts until it is synced, and cached pages are dropped before each read. The plain I/O "
-            @if results.limit_is_direct { "goes around the page cache (O_DIRECT)." }
-            @else { "goes through it too, for the file system has no O_DIRECT." }
-            " " (results.verified_bytes >> 20) " MiB that were read compared byte by byte."
+        (intro(results))
+        (legend(&swatches)?)
+        div class="plots wide" {
+            (figure(&format!("Over {} of the same round: more is better", results.denominator), &ratios))
+            (figure("CPU time a gigabyte: less is better", &cpu))
+            (figure("MB/s", &rates))
         }
-        @if results.file_system.as_deref() == Some("tmpfs") {
+        (table("every case", true, &HEADER, &results.cases.iter().filter_map(|case| row(results, case)).collect::<Vec<_>>()))
+        @if !results.ratios.is_empty() {
+            (table("ratios round by round", false, &RATIO_HEADER, &results.ratios.iter().map(ratio_row).collect::<Vec<_>>()))
+        }
+        @if !results.points.is_empty() {
+            (table("what is asked", true, &POINT_HEADER, &results.points.iter().map(point_row).collect::<Vec<_>>()))
+        }
+    })
+}
+
+fn intro(results: &NvmeResults) -> Markup {
+    let here = &results.surroundings;
+    let unknown = || "unknown".to_owned();
+    let load = |at: usize| here.load_average[at].map_or_else(unknown, |load| format!("{load:.2}"));
+    html! {
+        p {
+            "All subjects in the same rounds, in an order of each round's own, on "
+            (here.file_system.as_deref().unwrap_or("an unknown file system"))
+            @if here.is_direct { ", around the page cache." } @else { ", where there is no way around the page cache." }
+            " Host memory on huge pages: "
+            (here.huge_percent.map_or_else(unknown, |percent| format!("{percent:.1} % and more")))
+            "; the kernel's setting: " (here.huge_pages.clone().unwrap_or_else(unknown))
+            ". Load average: " (load(0)) " before, " (load(1)) " after. "
+            (results.verified_bytes >> 20) " MiB that were read compared byte by byte."
+        }
+        ul { @for note in &results.notes { li { (note) } } }
+        @if here.file_system.as_deref() == Some("tmpfs") {
             p class="note" { "tmpfs is memory: these are no figures of a device." }
         }
         @if results.mismatches > 0 {
             p class="note bad" { (results.mismatches) " chunks came back with other bytes." }
         }
-        (legend(&[swatch(0), swatch(1), swatch(2), swatch(3), ("as fast as plain I/O".to_owned(), Swatch::Target)])?)
-        div class="plots wide" {
-            (figure("Store over plain I/O: more is better", &ratios(results, &groups)?))
-            (figure("MB/s", &rates(results, &groups)?))
-        }
-        (table("every case", true, &HEADER, &results.cases.iter().filter_map(row).collect::<Vec<_>>()))
-    })
+    }
 }
 
-/// The chunk sizes and depths, in the order of the cases.
-fn groups(results: &NvmeResults) -> Vec<(u64, u64)> {
+/// A direction and a chunk size.
+#[derive(Clone, Debug, PartialEq)]
+struct Group {
+    direction: String,
+    chunk_bytes: u64,
+}
+
+impl Group {
+    fn of(case: &NvmeCase) -> Self {
+        Self { direction: case.direction.clone(), chunk_bytes: case.chunk_bytes }
+    }
+
+    fn name(&self) -> String {
+        format!("{}, {} KiB", self.direction, self.chunk_bytes >> 10)
+    }
+}
+
+/// The directions and chunk sizes, in the order of the cases.
+fn groups(results: &NvmeResults) -> Vec<Group> {
     let mut groups = Vec::new();
-    for case in &results.cases {
-        if !groups.contains(&(case.chunk_bytes, case.depth)) {
-            groups.push((case.chunk_bytes, case.depth));
+    for group in results.cases.iter().map(Group::of) {
+        if !groups.contains(&group) {
+            groups.push(group);
         }
     }
     groups
 }
 
-fn names(groups: &[(u64, u64)]) -> Vec<String> {
-    let threads = |depth: &u64| if *depth == 1 { "1 thread".to_owned() } else { format!("{depth} threads") };
-    groups.iter().map(|(bytes, depth)| format!("{} KiB, {}", bytes >> 10, threads(depth))).collect()
+/// The subjects, in the order of the cases.
+fn subjects(results: &NvmeResults) -> Vec<&str> {
+    let mut subjects = Vec::new();
+    for case in &results.cases {
+        if !subjects.contains(&case.subject.as_str()) {
+            subjects.push(&case.subject);
+        }
+    }
+    subjects
 }
 
-/// The bars of one direction.
-fn series(
+fn bar(
     results: &NvmeResults,
-    groups: &[(u64, u64)],
-    direction: &str,
-    colour: usize,
-    rounds: fn(&NvmeCase) -> Vec<f64>,
-) -> BarSeries {
-    let bar = |(bytes, depth): &(u64, u64)| {
-        let is_it = |case: &&NvmeCase| {
-            case.direction == direction && case.chunk_bytes == *bytes && case.depth == *depth
-        };
-        let case = results.cases.iter().find(is_it)?;
-        Spread::of(&rounds(case)).map(|spread| Bar { spread, target: None })
-    };
-    BarSeries { colour: colour_of(COLOURS[colour]), bars: groups.iter().map(bar).collect() }
+    subject: &str,
+    group: &Group,
+    rounds: &dyn Fn(&NvmeCase) -> Vec<f64>,
+) -> Option<Bar> {
+    let case = results.cases.iter().find(|case| case.subject == subject && Group::of(case) == *group)?;
+    Spread::of(&rounds(case)).map(|spread| Bar { spread, target: None })
 }
 
-fn ratios(results: &NvmeResults, groups: &[(u64, u64)]) -> anyhow::Result<Markup> {
-    Bars {
-        title: "Rate of the store over that of plain I/O, by chunk size and threads",
-        y_label: "times plain I/O",
-        groups: names(groups),
-        series: vec![
-            series(results, groups, "write", 0, NvmeCase::ratios),
-            series(results, groups, "read", 1, NvmeCase::ratios),
-        ],
-        reference: Some(1.0),
-    }
-    .draw(SIZE)
-}
-
-fn rates(results: &NvmeResults, groups: &[(u64, u64)]) -> anyhow::Result<Markup> {
-    let store = |case: &NvmeCase| case.store_mb_per_s.clone();
-    let plain = |case: &NvmeCase| case.limit_mb_per_s.clone();
-    Bars {
-        title: "Megabytes a second of the store and of plain I/O, by chunk size and threads",
-        y_label: "MB/s",
-        groups: names(groups),
-        series: vec![
-            series(results, groups, "write", 0, store),
-            series(results, groups, "write", 2, plain),
-            series(results, groups, "read", 1, store),
-            series(results, groups, "read", 3, plain),
-        ],
-        reference: None,
-    }
-    .draw(SIZE)
-}
-
-const HEADER: [&str; 9] = [
-    "",
+const HEADER: [&str; 7] = [
     "chunk KiB",
-    "threads",
-    "store MB/s",
-    "plain MB/s",
-    "store over plain",
-    "1st quartile",
-    "3rd quartile",
+    "",
+    "subject",
+    "MB/s min/median/max",
+    "over the floor",
+    "CPU s/GB min/median/max",
     "by the device %",
 ];
 
-fn row(case: &NvmeCase) -> Option<Vec<Cell>> {
-    let ratio = Spread::of(&case.ratios())?;
+fn row(results: &NvmeResults, case: &NvmeCase) -> Option<Vec<Cell>> {
+    let over = Range::of(&results.over_denominator(case)).map_or_else(String::new, |over| over.shown(2));
     Some(vec![
-        Cell::text(case.direction.as_str()),
         Cell::count(case.chunk_bytes >> 10),
-        Cell::count(case.depth),
-        Cell::decimal(Spread::of(&case.store_mb_per_s)?.median, 0),
-        Cell::decimal(Spread::of(&case.limit_mb_per_s)?.median, 0),
-        Cell::decimal(ratio.median, 2),
-        Cell::decimal(ratio.first, 2),
-        Cell::decimal(ratio.third, 2),
-        Cell::maybe(case.device_percent, 0),
+        Cell::text(case.direction.as_str()),
+        Cell::text(case.subject.as_str()),
+        Cell::Number(Range::of(&case.mb_per_s)?.shown(0)),
+        Cell::Number(over),
+        Cell::Number(Range::of(&case.cpu_s_per_gb)?.shown(3)),
+        Cell::maybe(case.device_percent(), 1),
     ])
+}
+
+const RATIO_HEADER: [&str; 6] =
+    ["chunk KiB", "", "subject", "over", "rate min/median/max", "CPU min/median/max"];
+
+fn ratio_row(ratio: &NvmeRatio) -> Vec<Cell> {
+    vec![
+        Cell::count(ratio.chunk_bytes >> 10),
+        Cell::text(ratio.direction.as_str()),
+        Cell::text(ratio.subject.as_str()),
+        Cell::text(ratio.over.as_str()),
+        Cell::Number(ratio.rate.shown(2)),
+        Cell::Number(ratio.cpu.map_or_else(String::new, |cpu| cpu.shown(2))),
+    ]
+}
+
+const POINT_HEADER: [&str; 4] = ["what", "is", "is to be", ""];
+
+fn point_row(point: &NvmePoint) -> Vec<Cell> {
+    let bound = match point.bound {
+        NvmeBound::AtLeast(least) => format!("at least {least}"),
+        NvmeBound::AtMost(most) => format!("at most {most}"),
+    };
+    vec![
+        Cell::text(point.what.as_str()),
+        Cell::decimal(point.value, 3),
+        Cell::text(bound),
+        Cell::text(if point.met { "met" } else { "missed" }),
+    ]
 }

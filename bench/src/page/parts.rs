@@ -81,7 +81,7 @@ fn run_again<T>(report: &Stored<T>) -> String {
     let own = own_arguments(&report.arguments);
     let quoted: Vec<_> = own.iter().map(|argument| quoted(argument)).collect();
     // That program is all of its command.
-    let command = if report.command == "compare" { "compare " } else { "" };
+    let command = if report.command.starts_with("compare") { "compare " } else { "" };
     format!("cargo xtask bench {command}{}", quoted.join(" ")).trim_end().to_owned()
 }
 

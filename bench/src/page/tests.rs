@@ -67,12 +67,21 @@ fn replay() -> Value {
 }
 
 fn nvme() -> Value {
+    let case = |subject: &str, direction: &str| {
+        json!({ "subject": subject, "direction": direction, "chunk_bytes": 4096, "mb_per_s": [1.0, 2.0],
+                "cpu_s_per_gb": [0.0, 1.0], "device_bytes": null, "moved_bytes": 8192 })
+    };
+    let range = json!({ "min": 0.5, "median": 0.75, "max": 1.0 });
     json!({
-        "preset": "quick", "file_system": HOSTILE, "limit_is_direct": false, "bytes_per_round": 1,
-        "verified_bytes": 1, "mismatches": 0, "cases": [{
-            "direction": "read", "chunk_bytes": 4096, "depth": 2, "store_mb_per_s": [1.0, 2.0],
-            "limit_mb_per_s": [2.0, 2.0], "device_percent": null,
-        }],
+        "preset": "quick", "denominator": "floor", "notes": [HOSTILE], "bytes_per_round": 1, "verified_bytes": 1,
+        "mismatches": 0,
+        "surroundings": { "file_system": HOSTILE, "is_direct": false, "huge_pages": HOSTILE, "huge_percent": 99.5,
+                          "load_average": [0.5, null] },
+        "cases": [case("floor", "read"), case(HOSTILE, "read"), case(HOSTILE, HOSTILE)],
+        "ratios": [{ "subject": HOSTILE, "over": HOSTILE, "direction": "read", "chunk_bytes": 4096, "rate": range,
+                     "cpu": null }],
+        "points": [{ "what": HOSTILE, "value": 0.75, "bound": { "at-least": 0.5 }, "met": true },
+                   { "what": "other", "value": 0.75, "bound": { "at-most": 0.5 }, "met": false }],
     })
 }
 
@@ -89,6 +98,7 @@ fn full() -> tempfile::TempDir {
         ("policies", policies()),
         ("replay", replay()),
         ("nvme", nvme()),
+        ("compare-nvme", nvme()),
     ];
     for (command, results) in all {
         write(dir.path(), &format!("{command}.json"), &report(command, &results).to_string());
@@ -100,15 +110,15 @@ fn full() -> tempfile::TempDir {
 fn every_report_has_its_section_with_plots_and_tables() {
     let dir = full();
     let page = write_page(dir.path()).unwrap();
-    assert_eq!(page.sections, ["micro", "compare", "policies", "replay", "nvme"]);
+    assert_eq!(page.sections, ["micro", "compare", "policies", "replay", "nvme", "compare-nvme"]);
     assert!(page.problems.is_empty(), "{:?}", page.problems);
     let html = fs::read_to_string(&page.path).unwrap();
     for command in &page.sections {
         assert!(html.contains(&format!("<section id=\"{command}\">")), "{command}");
     }
     // Two jobs each of micro and compare; blocks, tokens, share of the optimum's, overlap, curve and two tiers of the
-    // policies; two of replay, two of the store.
-    assert_eq!(html.matches("<figure>").count(), 2 + 2 + 6 + 2 + 2);
+    // policies; two of replay; ratios, CPU time and rates of the store, twice.
+    assert_eq!(html.matches("<figure>").count(), 2 + 2 + 6 + 2 + 3 + 3);
     for part in [
         "Simulated: ",
         "The GPU is simulated: ",
@@ -117,6 +127,8 @@ fn every_report_has_its_section_with_plots_and_tables() {
         "36.10</td>",
         "0.987 (",
         "3 blocks came back",
+        "0.50/0.75/1.00</td>",
+        "at most 0.5</td>",
     ] {
         assert!(html.contains(part), "{part:?} is not in {html}");
     }
@@ -158,15 +170,15 @@ fn a_broken_report_is_named_and_the_others_are_shown() {
     let dir = full();
     write(dir.path(), "replay.json", "{ broken");
     let mut wrong = report("nvme", &nvme());
-    wrong["results"]["cases"][0]["limit_mb_per_s"] = json!([0.0, 1.0]);
+    wrong["results"]["cases"][0]["mb_per_s"] = json!([0.0, 1.0]);
     write(dir.path(), "nvme.json", &wrong.to_string());
     write(dir.path(), "compare.json", &report("micro", &micro()).to_string());
     let page = write_page(dir.path()).unwrap();
-    assert_eq!(page.sections, ["micro", "policies"]);
+    assert_eq!(page.sections, ["micro", "policies", "compare-nvme"]);
     let parts = [
         ["compare.json", "\"command\" is \"micro\""],
         ["replay.json", "no JSON"],
-        ["nvme.json", "results.cases[0].limit_mb_per_s"],
+        ["nvme.json", "results.cases[0].mb_per_s"],
     ];
     assert_eq!(page.problems.len(), parts.len());
     let html = fs::read_to_string(&page.path).unwrap();

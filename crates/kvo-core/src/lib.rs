@@ -90,7 +90,7 @@ pub use crate::{
     stats::{ChunkCounts, EdgeStats},
     tables::{prefetch, reserve_table},
     tier::{
-        JobRejected, RejectReason, SecondaryTier, TierChunk, TierCompletion, TierDirection, TierJob,
-        TierOutcome,
+        JobRejected, RejectReason, ReleasedSlot, SecondaryTier, TierChunk, TierCompletion, TierDirection,
+        TierJob, TierOutcome,
     },
 };

@@ -16,6 +16,20 @@ use crate::{
 ///
 /// A job's slots stay reserved (read) or pinned (write) until the tier reports the job, exactly once, whatever
 /// happens; so each submitted job must be reported, also when it failed.
+///
+/// # Late transfers
+///
+/// A tier whose device does not answer need not keep a job open until it does. It reports the job as failed, in whole
+/// or for the chunks that are late, and names their slots as [`held`](TierCompletion::held): its I/O may still touch
+/// them. By [`take_released`](Self::take_released) it lets each of them go once that I/O has ended.
+///
+/// - A chunk whose slot is held has failed, for good: it never arrives by this job, however the I/O ends.
+/// - Until its release a held slot is used for nothing else, also across a reset. The chunk of a write stays pinned:
+///   it can be read, not evicted, not overwritten. The slot of a read is out of use.
+/// - Each held slot is released exactly once, with the report or later. A release that was not announced, or of a job
+///   that is unknown or still open, is counted by the manager and changes nothing.
+/// - While its device hangs, a tier had better answer lookups with [`Miss`](TierLookup::Miss) and hand jobs back: each
+///   late read takes one more slot of the primary out of use.
 pub trait SecondaryTier: Send {
     /// A name that no other tier of the manager has; it is used in events, stats and spans.
     fn name(&self) -> &str;
@@ -42,6 +56,13 @@ pub trait SecondaryTier: Send {
 
     /// Moves the jobs that ended since the last call to the end of `done`.
     fn poll(&mut self, done: &mut Vec<TierCompletion>);
+
+    /// Moves the held slots whose I/O has ended since the last call to the end of `released`. Called after each
+    /// [`poll`](Self::poll); a slot that is released here must have been held by a completion of that poll or an
+    /// earlier one. A tier that wraps another passes the call on.
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        let _ = released;
+    }
 
     /// The request will cause no further writes. The tier commits its recency and forgets the request.
     fn on_request_finished(&mut self, req: RequestId) {
@@ -97,6 +118,18 @@ pub struct TierCompletion {
     pub job: JobId,
     /// How it ended.
     pub outcome: TierOutcome,
+    /// Slots of the job that the tier's I/O may still touch, in any order, without repeats; empty as a rule. Their
+    /// chunks are among those that failed, and [`SecondaryTier::take_released`] lets each slot go, once.
+    pub held: Vec<SlotId>,
+}
+
+/// A slot that a tier held on to after it had reported the job, and lets go: its I/O touches it no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReleasedSlot {
+    /// The job.
+    pub job: JobId,
+    /// Its slot in the primary.
+    pub slot: SlotId,
 }
 
 /// How a tier job ended.
@@ -117,20 +150,27 @@ pub enum TierOutcome {
 impl TierCompletion {
     /// Every chunk of `job` arrived.
     pub fn done(job: JobId) -> Self {
-        Self { job, outcome: TierOutcome::Done }
+        Self::new(job, TierOutcome::Done)
     }
 
     /// The chunks of `job` arrived, except those of `failed`, which may be empty.
     pub fn except(job: JobId, failed: Vec<OffloadKey>) -> Self {
-        Self {
-            job,
-            outcome: if failed.is_empty() { TierOutcome::Done } else { TierOutcome::Partial { failed } },
-        }
+        Self::new(job, if failed.is_empty() { TierOutcome::Done } else { TierOutcome::Partial { failed } })
     }
 
     /// `job` failed as a whole.
     pub fn failed(job: JobId) -> Self {
-        Self { job, outcome: TierOutcome::Failed }
+        Self::new(job, TierOutcome::Failed)
+    }
+
+    /// The same, and the tier's I/O may still touch `held`, slots of chunks that failed.
+    #[must_use]
+    pub fn with_held(self, held: Vec<SlotId>) -> Self {
+        Self { held, ..self }
+    }
+
+    fn new(job: JobId, outcome: TierOutcome) -> Self {
+        Self { job, outcome, held: Vec::new() }
     }
 }
 

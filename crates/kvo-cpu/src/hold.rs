@@ -18,6 +18,7 @@ pub struct TierHold {
     key: OffloadKey,
     slot: SlotId,
     kind: HoldKind,
+    is_given_up: bool,
 }
 
 /// What a hold is for.
@@ -51,7 +52,7 @@ impl TierHold {
 pub enum Released {
     /// It is ready and keeps its slot.
     Ready,
-    /// Its promotion failed; the slot is free.
+    /// Its promotion failed, now or when it was given up; the slot is free.
     Freed,
     /// The manager was reset since the hold began, and the chunk with it. The slot is free once the last hold of that
     /// time ends.
@@ -97,13 +98,35 @@ impl<P: CachePolicy> CpuManager<P> {
         Some(self.hold(*key, slot, HoldKind::Promotion))
     }
 
-    /// Ends a hold. `result` matters for a promotion only: a failed one frees its slot.
+    /// Gives up a promotion whose slot the tier may still write. The chunk is absent from now on and counts as failed;
+    /// the slot is parked, counted as pending, until the hold is released, also across resets.
+    ///
+    /// Says whether that dropped a chunk. If not, nothing has changed: the hold is of a cascade, and goes on as the pin
+    /// that it is; or it was given up before; or the manager was reset since, so that the slot is parked anyway; or
+    /// another manager made it.
+    pub fn give_up(&mut self, hold: &mut TierHold) -> bool {
+        let is_current = hold.owner == self.id && hold.generation == self.generation;
+        if !is_current || hold.kind == HoldKind::Cascade || hold.is_given_up {
+            return false;
+        }
+        hold.is_given_up = true;
+        self.slots.park(hold.slot);
+        self.policy.remove(hold.slot);
+        self.stats.chunks_failed += 1;
+        true
+    }
+
+    /// Ends a hold. `result` matters for a promotion only: a failed one frees its slot, as does one that was given up.
     ///
     /// # Errors
     /// Hands the hold back if another manager made it; nothing has changed.
     pub fn release(&mut self, hold: TierHold, result: TransferResult) -> Result<Released, TierHold> {
         if hold.owner != self.id {
             return Err(hold);
+        }
+        if hold.is_given_up {
+            self.slots.unpark(hold.slot);
+            return Ok(Released::Freed);
         }
         if hold.generation != self.generation {
             self.slots.unpark(hold.slot);
@@ -134,6 +157,6 @@ impl<P: CachePolicy> CpuManager<P> {
     }
 
     fn hold(&self, key: OffloadKey, slot: SlotId, kind: HoldKind) -> TierHold {
-        TierHold { owner: self.id, generation: self.generation, key, slot, kind }
+        TierHold { owner: self.id, generation: self.generation, key, slot, kind, is_given_up: false }
     }
 }

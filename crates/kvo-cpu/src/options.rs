@@ -64,7 +64,8 @@ pub struct CpuStats {
     pub generation: u64,
     /// Store and load jobs that are open.
     pub open_jobs: usize,
-    /// Slots that a tier was still using at a reset and uses still. Part of the pending ones.
+    /// Slots whose chunk was dropped, by a reset or as a promotion that was given up, while a tier was using them, and
+    /// that it uses still. Part of the pending ones.
     pub parked_slots: u32,
     /// Lookups that found a chunk ready.
     pub lookup_hits: u64,

@@ -6,7 +6,7 @@
 //!    ▲                     │                                      │          unpin        │
 //!    ├────── fail ◀────────┤                                      │                       │
 //!    ├────── free_evicted ◀┼──────────────────────────────────────┘                       │
-//!    │                     │ reset, while a tier holds the slot                           │
+//!    │                     │ park; reset, while a tier holds the slot                     │
 //!    └── unpark ◀── Parked ◀──────────────────────────────────────────────────────────────┘
 //! ```
 
@@ -55,7 +55,8 @@ enum SlotState {
         pins: u32,
         holds: u32,
     },
-    /// Dropped by a reset while `holds` tier transfers read or write it. Counted as pending.
+    /// Its chunk was dropped, by a reset or as a promotion that was given up, while `holds` tier transfers read or write
+    /// it. Counted as pending.
     Parked {
         holds: u32,
     },
@@ -248,6 +249,15 @@ impl SlotTable {
         self.release_slot(slot);
     }
 
+    /// A pending chunk that a tier writes will not arrive, and the tier may still write its slot.
+    pub(crate) fn park(&mut self, slot: SlotId) {
+        let Slot { state, entry, .. } = self.slots[slot.0 as usize];
+        assert!(state == SlotState::Pending { held: true }, "slot {slot} must be a tier's, is {state:?}");
+        self.index.remove(entry);
+        self.parked += 1;
+        self.set_state(slot, SlotState::Parked { holds: 1 });
+    }
+
     /// Pins a ready chunk.
     #[inline]
     pub(crate) fn pin(&mut self, slot: SlotId, pin: Pin) {
@@ -307,7 +317,9 @@ impl SlotTable {
                 self.set_state(slot, SlotState::Parked { holds: holds - 1 });
                 false
             }
-            state => panic!("slot {slot} of a hold from before a reset must be parked, is {state:?}"),
+            state => {
+                panic!("slot {slot}, whose chunk was dropped under a hold, must be parked, is {state:?}")
+            }
         }
     }
 

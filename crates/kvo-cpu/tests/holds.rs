@@ -218,6 +218,64 @@ fn a_parked_slot_stays_parked_through_further_resets() {
 }
 
 #[test]
+fn a_promotion_that_was_given_up_is_absent_at_once_and_its_slot_is_out_of_use_until_it_is_released() {
+    let mut manager = lru(3);
+    let mut req = begin(&mut manager, 1);
+    let mut late = manager.hold_for_promotion(&mut req, &key(1)).unwrap();
+    let slot = late.slot();
+    assert!(manager.give_up(&mut late));
+    assert_eq!((manager.peek(&key(1)), manager.stats().chunks_failed), (LookupResult::Miss, 1));
+    check_parked(&mut manager, &[slot]);
+    let before = seen(&manager, &keys([1]));
+    assert!(!manager.give_up(&mut late), "it was given up");
+    assert_eq!(seen(&manager, &keys([1])), before);
+
+    // The same key may come again meanwhile, to another slot.
+    store(&mut manager, &mut req, &keys([1]));
+    let reading = load(&mut manager, &mut req, &keys([1]));
+    assert_ne!(reading.slots, [slot]);
+    assert_eq!(manager.release(late, TransferResult::Done), Ok(Released::Freed));
+    assert_eq!(manager.peek(&key(1)), LookupResult::Hit, "the old slot was not this chunk's");
+    loaded(&mut manager, reading.token);
+    manager.assert_consistent();
+    let counts = manager.counts();
+    assert_eq!((counts.free, counts.pending, manager.stats().parked_slots), (2, 0, 0));
+}
+
+#[test]
+fn a_slot_that_was_given_up_stays_parked_through_resets() {
+    let mut manager = lru(3);
+    let mut req = begin(&mut manager, 1);
+    let mut late = manager.hold_for_promotion(&mut req, &key(1)).unwrap();
+    let mut open = manager.hold_for_promotion(&mut req, &key(2)).unwrap();
+    assert!(manager.give_up(&mut late));
+    manager.reset_cache();
+    manager.reset_cache();
+    assert!(!manager.give_up(&mut open), "the reset has parked it already");
+    check_parked(&mut manager, &[late.slot(), open.slot()]);
+    assert_eq!(manager.release(late, TransferResult::Failed), Ok(Released::Freed));
+    check_parked(&mut manager, &[open.slot()]);
+    assert_eq!(manager.release(open, TransferResult::Failed), Ok(Released::Stale));
+    check_parked(&mut manager, &[]);
+}
+
+#[test]
+fn a_cascade_cannot_be_given_up_nor_a_promotion_by_another_manager() {
+    let (mut manager, mut other) = (lru(2), lru(2));
+    let mut req = begin(&mut manager, 1);
+    store(&mut manager, &mut req, &keys([1]));
+    let mut reading = cascade(&mut manager, 1);
+    let mut writing = manager.hold_for_promotion(&mut req, &key(2)).unwrap();
+    let before = seen(&manager, &keys([1, 2]));
+    assert!(!manager.give_up(&mut reading));
+    assert!(!other.give_up(&mut writing));
+    assert_eq!(seen(&manager, &keys([1, 2])), before);
+    other.assert_consistent();
+    assert_eq!(manager.release(reading, TransferResult::Failed), Ok(Released::Ready));
+    assert_eq!(manager.release(writing, TransferResult::Done), Ok(Released::Ready));
+}
+
+#[test]
 fn a_load_pin_alone_parks_nothing_at_a_reset() {
     let mut manager = lru(1);
     let mut req = begin(&mut manager, 1);

@@ -84,6 +84,9 @@ enum Op {
         hold: usize,
         done: bool,
     },
+    GiveUp {
+        hold: usize,
+    },
     TakeEvents,
     ScheduleEnd,
     Reset,
@@ -127,7 +130,8 @@ fn one_op(rng: &mut Rng) -> Op {
         77..81 => Op::Finish { req },
         81..84 => Op::HoldForCascade { key: some_key(rng) },
         84..88 => Op::HoldForPromotion { req, key: some_key(rng) },
-        88..95 => Op::Release { hold: rng.index(64), done: rng.chance(75) },
+        88..94 => Op::Release { hold: rng.index(64), done: rng.chance(75) },
+        94 => Op::GiveUp { hold: rng.index(64) },
         95..98 => Op::TakeEvents,
         98 => Op::ScheduleEnd,
         _ if rng.chance(30) => Op::Reset,
@@ -140,8 +144,14 @@ struct Run {
     contexts: Vec<RequestContext>,
     num_requests: u64,
     tokens: Vec<JobToken>,
-    holds: Vec<(TierHold, u64)>,
+    holds: Vec<Held>,
     model: Model,
+}
+
+struct Held {
+    hold: TierHold,
+    generation: u64,
+    is_given_up: bool,
 }
 
 type Outcome = Result<(), String>;
@@ -253,13 +263,14 @@ impl Run {
             }
             Op::HoldForPromotion { req, key } => self.promote(*req, key)?,
             Op::Release { hold, done } => self.release(*hold, *done)?,
+            Op::GiveUp { hold } => self.give_up(*hold)?,
             Op::TakeEvents => self.take_events()?,
             Op::ScheduleEnd => self.manager.on_schedule_end(),
             Op::Reset => {
                 self.manager.reset_cache();
                 let current = self.model.generation;
-                let held = self.holds.iter().filter(|(_, generation)| *generation == current);
-                self.model.reset(held.map(|(hold, _)| hold.slot()));
+                let is_held = |held: &&Held| held.generation == current && !held.is_given_up;
+                self.model.reset(self.holds.iter().filter(is_held).map(|held| held.hold.slot()));
             }
         }
         self.compare()
@@ -352,7 +363,7 @@ impl Run {
         equal("the key of a hold", &hold.key(), &key)?;
         equal("the kind of a hold", &hold.kind(), &kind)?;
         equal("the slot of a hold", &Some(hold.slot()), &self.model.slot(key))?;
-        self.holds.push((hold, self.model.generation));
+        self.holds.push(Held { hold, generation: self.model.generation, is_given_up: false });
         Ok(())
     }
 
@@ -374,15 +385,36 @@ impl Run {
         if self.holds.is_empty() {
             return Ok(());
         }
-        let (hold, generation) = self.holds.remove(hold % self.holds.len());
+        let Held { hold, generation, is_given_up } = self.holds.remove(hold % self.holds.len());
         let (key, slot, kind) = (hold.key(), hold.slot(), hold.kind());
         let released = self.manager.release(hold, transfer(done));
+        if is_given_up {
+            return equal("a late release", &released, &Ok(self.model.release_given_up(slot)));
+        }
         equal("a release", &released, &Ok(self.model.release(key, slot, (generation, kind), done)))?;
         if kind == HoldKind::Promotion && generation == self.model.generation {
             let (stored, failed) = if done { (vec![key], vec![]) } else { (vec![], vec![key]) };
             self.manager.record_promotions(&stored, &failed);
             self.model.record(EventKind::Stored, &stored);
             self.model.record(EventKind::Discarded, &failed);
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, hold: usize) -> Outcome {
+        if self.holds.is_empty() {
+            return Ok(());
+        }
+        let at = hold % self.holds.len();
+        let Held { hold, generation, is_given_up } = &mut self.holds[at];
+        let (key, slot) = (hold.key(), hold.slot());
+        let is_promotion = hold.kind() == HoldKind::Promotion && !*is_given_up;
+        let expected = is_promotion && self.model.give_up(key, slot, *generation);
+        equal("whether it is given up", &self.manager.give_up(hold), &expected)?;
+        if expected {
+            *is_given_up = true;
+            self.manager.record_promotions(&[], &[key]);
+            self.model.record(EventKind::Discarded, &[key]);
         }
         Ok(())
     }

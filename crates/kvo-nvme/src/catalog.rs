@@ -4,14 +4,19 @@
 //! policy knows exactly these keys. Everything here is bookkeeping in memory and belongs to the one who owns the
 //! store.
 
-use std::{fmt, sync::Arc};
+use std::{collections::TryReserveError, fmt, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{EventKind, KeyPositions, Medium, OffloadEvent, OffloadKey, SlotId};
-use kvo_policies::{CachePolicy, Eviction, KeyAccess, RequestAccesses, RequestRecency, Residents};
+use kvo_policies::{
+    AccessKind, CachePolicy, Eviction, KeyAccess, RequestAccesses, RequestRecency, Residents, SlotIndex,
+};
 
 use crate::{
     SlotCounts,
+    format::{Record, RecordState},
+    health::SlotVerdict,
+    journal::{Entry, Recovered},
     slots::{SlotState, SlotTable, Tenant},
 };
 
@@ -36,20 +41,31 @@ pub(crate) struct Pinned {
     pub(crate) checksum: u64,
 }
 
-/// What a read that ended says about the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadEnd {
-    /// Nothing bad.
-    Sound,
-    /// The bytes are not those that were written.
-    Corrupt,
-    /// The disk failed.
-    Broken,
+/// What a record says of a chunk beside its key, its bytes and its write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The request that writes it, by the store's own number.
+    pub(crate) run: u64,
+    pub(crate) end_token: Option<u32>,
 }
 
+/// A write that goes to another slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) slot: u32,
+    pub(crate) tenant: Tenant,
+    /// Whether the first slot is used no more.
+    pub(crate) is_quarantined: bool,
+}
+
+/// Chunks of an earlier opening that the policy is told of together.
+const RESTORE_BATCH: usize = 1024;
+
 pub(crate) struct Catalog {
-    index: HashMap<OffloadKey, u32>,
+    index: SlotIndex,
     slots: SlotTable,
+    /// Of the slots that are being written.
+    origins: HashMap<u32, Origin>,
     policy: Box<dyn CachePolicy>,
     events: EventLog,
     next_generation: u64,
@@ -59,23 +75,78 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// An empty catalog of `capacity` slots. Generations count from `first_generation`.
+    /// A catalog of `capacity` slots that holds what was recovered. Generations count from `first_generation`.
+    ///
+    /// # Errors
+    /// If there is no memory for so many slots.
     pub(crate) fn new(
         capacity: u32,
         policy: Box<dyn CachePolicy>,
         events: EventLog,
         first_generation: u64,
-    ) -> Self {
-        Self {
-            index: HashMap::with_capacity(capacity as usize),
-            slots: SlotTable::new(capacity),
+        recovered: &Recovered,
+    ) -> Result<Self, TryReserveError> {
+        let mut catalog = Self {
+            index: SlotIndex::new(capacity)?,
+            slots: SlotTable::new(capacity, &recovered.quarantined)?,
+            origins: HashMap::new(),
             policy,
             events,
             next_generation: first_generation,
             evicted: 0,
             dropped: 0,
             victims: Vec::new(),
+        };
+        for chunks in recovered.chunks.chunks(RESTORE_BATCH) {
+            catalog.restore(chunks);
         }
+        catalog.slots.list_free();
+        Ok(catalog)
+    }
+
+    /// Takes chunks in, the next to be evicted first, as if one request had written them tail first.
+    fn restore(&mut self, entries: &[Entry]) {
+        let mut recency = RequestRecency::default();
+        let mut keys = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let RecordState::Chunk(record) = entry.state else { continue };
+            let tenant = Tenant { key: record.key, generation: record.generation };
+            self.slots.restore(entry.slot, tenant, record.checksum);
+            self.enter(&record.key, entry.slot);
+            let tier = Tier { slots: &self.slots, spared: None };
+            self.policy.insert(&mut recency, SlotId(entry.slot), &record.key, None, &tier);
+            self.policy.on_ready(SlotId(entry.slot));
+            let (slot, kind) = (Some(SlotId(entry.slot)), AccessKind::Inserted);
+            keys.push(KeyAccess { key: record.key, slot, end_token: None, kind });
+        }
+        keys.reverse();
+        self.policy.on_request_finished(&mut recency, &keys, &Tier { slots: &self.slots, spared: None });
+    }
+
+    fn enter(&mut self, key: &OffloadKey, slot: u32) {
+        let entry = self.index.insert(self.index.hash(key), SlotId(slot));
+        self.slots.set_entry(slot, entry);
+    }
+
+    fn leave(&mut self, slot: u32) {
+        self.index.remove(self.slots.entry(slot));
+    }
+
+    fn find(&self, key: &OffloadKey) -> Option<u32> {
+        find(&self.index, &self.slots, key)
+    }
+
+    /// Every chunk in the order in which the policy lets them go, the next one first. The policy knows none of them any
+    /// more then: for the end of a store.
+    pub(crate) fn take_eviction_order(&mut self) -> Vec<u32> {
+        let evictable = self.slots.counts().evictable as usize;
+        let mut order = Vec::with_capacity(evictable);
+        if !self.policy.evict(evictable, &Tier { slots: &self.slots, spared: None }, &mut order) {
+            // A policy that keeps something back has no say in it: what was written first goes first.
+            order = self.slots.evictable().map(SlotId).collect();
+            order.sort_unstable_by_key(|slot| self.slots.generation(slot.0));
+        }
+        order.into_iter().map(|slot| slot.0).collect()
     }
 
     pub(crate) fn counts(&self) -> SlotCounts {
@@ -97,7 +168,7 @@ impl Catalog {
     }
 
     pub(crate) fn residence(&self, key: &OffloadKey) -> Residence {
-        let Some(&slot) = self.index.get(key) else { return Residence::Absent };
+        let Some(slot) = self.find(key) else { return Residence::Absent };
         match self.slots.state(slot) {
             SlotState::Valid { pins, .. } => Residence::Valid { slot, evictable: pins == 0 },
             SlotState::Writing { .. } => Residence::Writing(slot),
@@ -130,7 +201,7 @@ impl Catalog {
                     self.slots.state(slot)
                 );
             };
-            self.index.remove(&tenant.key);
+            self.leave(slot);
             self.slots.set(slot, SlotState::Free);
             self.events.push(EventKind::Removed, tenant.key);
             self.evicted += 1;
@@ -155,7 +226,7 @@ impl Catalog {
 
     /// A request ends: commits what it met.
     pub(crate) fn finish(&mut self, accesses: &mut RequestAccesses, keys: &mut Vec<KeyAccess>) {
-        let locate = |key: &OffloadKey, _| self.index.get(key).map(|slot| SlotId(*slot));
+        let locate = |key: &OffloadKey, _| find(&self.index, &self.slots, key).map(SlotId);
         accesses.take_into(&KeyPositions::default(), locate, keys);
         let tier = Tier { slots: &self.slots, spared: None };
         self.policy.on_request_finished(&mut accesses.recency, keys, &tier);
@@ -166,71 +237,122 @@ impl Catalog {
         &mut self,
         recency: &mut RequestRecency,
         key: OffloadKey,
-        end_token: Option<u32>,
+        origin: Origin,
     ) -> Option<(u32, Tenant)> {
         let tenant = Tenant { key, generation: self.next_generation };
+        debug_assert_eq!(self.find(&key), None, "{key:?} must be absent to be written");
         let slot = self.slots.take(tenant)?;
         self.next_generation += 1;
-        let before = self.index.insert(key, slot);
-        assert_eq!(before, None, "{key:?} had slot {before:?} and was given {slot} too");
+        self.enter(&key, slot);
+        self.origins.insert(slot, origin);
+        let end_token = origin.end_token;
         let tier = Tier { slots: &self.slots, spared: None };
         self.policy.insert(recency, SlotId(slot), &key, end_token, &tier);
         Some((slot, tenant))
     }
 
-    /// The write into `slot` has ended: with the checksum of its bytes, or not, and then perhaps because the slot is
-    /// broken.
-    pub(crate) fn end_write(&mut self, slot: u32, result: Result<u64, SlotBroken>) {
+    /// The write into `slot` has failed and the slot with it: gives its chunk another, if one is free or can be had,
+    /// and that slot's tenant. The chunk is then being written there, by a write of its own.
+    pub(crate) fn move_write(
+        &mut self,
+        recency: &mut RequestRecency,
+        slot: u32,
+        verdict: SlotVerdict,
+    ) -> Option<Moved> {
+        let SlotState::Writing { tenant } = self.slots.state(slot) else {
+            panic!("a write into slot {slot} moved, which is {:?}", self.slots.state(slot));
+        };
+        let origin = self.origins[&slot];
+        if self.make_room(1, &HashSet::new(), 0) == 0 {
+            return None;
+        }
+        let is_quarantined = self.end_write(slot, Err(verdict));
+        let (slot, tenant) = self.begin_write(recency, tenant.key, origin)?;
+        Some(Moved { slot, tenant, is_quarantined })
+    }
+
+    /// The record of the chunk that is being written into `slot`, whose bytes have this checksum.
+    pub(crate) fn record(&self, slot: u32, length: u32, checksum: u64) -> Record {
         let SlotState::Writing { tenant } = self.slots.state(slot) else {
             panic!("a write into slot {slot} ended, which is {:?}", self.slots.state(slot));
         };
+        let Origin { run, end_token } = self.origins[&slot];
+        let Tenant { key, generation } = tenant;
+        Record { key, length, generation, checksum, run, end_token }
+    }
+
+    /// Whether the chunk of this write is being written into `slot`.
+    pub(crate) fn is_writing(&self, slot: u32, generation: u64) -> bool {
+        matches!(self.slots.state(slot), SlotState::Writing { tenant } if tenant.generation == generation)
+    }
+
+    /// The write into `slot` has ended: with the checksum of its bytes, or not, and what that says of the slot. Says
+    /// whether the slot is quarantined by this.
+    pub(crate) fn end_write(&mut self, slot: u32, result: Result<u64, SlotVerdict>) -> bool {
+        let SlotState::Writing { tenant } = self.slots.state(slot) else {
+            panic!("a write into slot {slot} ended, which is {:?}", self.slots.state(slot));
+        };
+        self.origins.remove(&slot);
         match result {
             Ok(checksum) => {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: 0 });
                 self.policy.on_ready(SlotId(slot));
                 self.events.push(EventKind::Stored, tenant.key);
+                false
             }
-            Err(SlotBroken(broken)) => {
-                self.index.remove(&tenant.key);
+            Err(verdict) => {
+                self.leave(slot);
                 self.policy.remove(SlotId(slot));
+                let broken = self.is_broken(slot, verdict);
                 self.slots.set(slot, if broken { SlotState::Quarantined } else { SlotState::Free });
+                broken
             }
+        }
+    }
+
+    /// Whether a slot is used no more after a failure.
+    fn is_broken(&mut self, slot: u32, verdict: SlotVerdict) -> bool {
+        match verdict {
+            SlotVerdict::Kept => false,
+            SlotVerdict::Strike => self.slots.strike(slot),
+            SlotVerdict::Quarantine => true,
         }
     }
 
     /// Holds the chunk of `key` for a read, if it is readable.
     pub(crate) fn begin_read(&mut self, key: &OffloadKey) -> Option<Pinned> {
-        let slot = *self.index.get(key)?;
+        let slot = self.find(key)?;
         let SlotState::Valid { tenant, checksum, pins } = self.slots.state(slot) else { return None };
         assert_eq!(tenant.key, *key, "the index is wrong about slot {slot}");
         self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: pins + 1 });
         Some(Pinned { slot, tenant, checksum })
     }
 
-    /// A read of `slot` has ended. A chunk whose bytes are not good is dropped, its slot free (or quarantined) as
-    /// soon as no other read of it runs.
-    pub(crate) fn end_read(&mut self, slot: u32, end: ReadEnd) {
+    /// A read of `slot` has ended, and says this of it. A chunk whose bytes are not good is dropped, its slot free (or
+    /// quarantined) as soon as no other read of it runs. Says whether the slot is quarantined by this.
+    pub(crate) fn end_read(&mut self, slot: u32, verdict: SlotVerdict) -> bool {
         match self.slots.state(slot) {
-            SlotState::Valid { tenant, checksum, pins } if end == ReadEnd::Sound => {
+            SlotState::Valid { tenant, checksum, pins } if verdict == SlotVerdict::Kept => {
                 self.slots.set(slot, SlotState::Valid { tenant, checksum, pins: pins - 1 });
                 if pins == 1 {
                     self.policy.on_unpin(SlotId(slot));
                 }
             }
             SlotState::Valid { tenant, pins, .. } => {
-                self.index.remove(&tenant.key);
+                self.leave(slot);
                 self.policy.remove(SlotId(slot));
                 self.events.push(EventKind::Removed, tenant.key);
                 self.dropped += 1;
-                let broken = end == ReadEnd::Broken || self.slots.strike(slot);
+                let broken = self.is_broken(slot, verdict);
                 self.retire(slot, pins - 1, broken);
             }
             // The reads of one tenancy that were already running tell nothing new, unless the disk fails.
             SlotState::Retiring { pins, broken } => {
-                self.retire(slot, pins - 1, broken || end == ReadEnd::Broken);
+                self.retire(slot, pins - 1, broken || verdict == SlotVerdict::Quarantine);
             }
             state => panic!("a read of slot {slot} ended, which is {state:?}"),
         }
+        self.slots.state(slot) == SlotState::Quarantined
     }
 
     fn retire(&mut self, slot: u32, pins: u32, broken: bool) {
@@ -241,6 +363,12 @@ impl Catalog {
         };
         self.slots.set(slot, state);
     }
+}
+
+/// The slot that a key is in.
+fn find(index: &SlotIndex, slots: &SlotTable, key: &OffloadKey) -> Option<u32> {
+    let is_key = |slot: SlotId| slots.key(slot.0).is_some_and(|resident| resident == key);
+    index.get(index.hash(key), is_key).map(|slot| slot.0)
 }
 
 /// The slots, as the policy sees them.
@@ -268,10 +396,6 @@ impl Residents for Tier<'_> {
         }
     }
 }
-
-/// Whether a failed write says that its slot is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotBroken(pub(crate) bool);
 
 /// Events that nobody has taken yet. Neighbours of one kind share one event.
 pub(crate) struct EventLog {
@@ -315,14 +439,11 @@ impl Catalog {
         let mut indexed = 0;
         for (slot, state) in self.slots.states() {
             if let SlotState::Writing { tenant } | SlotState::Valid { tenant, .. } = state {
-                assert_eq!(self.index.get(&tenant.key), Some(&slot), "{tenant:?}");
+                assert_eq!(self.find(&tenant.key), Some(slot), "{tenant:?}");
                 indexed += 1;
             }
+            assert_eq!(self.origins.contains_key(&slot), matches!(state, SlotState::Writing { .. }));
         }
-        assert_eq!(self.index.len(), indexed);
-    }
-
-    pub(crate) fn is_writing(&self, slot: u32) -> bool {
-        matches!(self.slots.state(slot), SlotState::Writing { .. })
+        assert_eq!(self.index.count_keys(), indexed);
     }
 }

@@ -3,6 +3,8 @@
 use kvo_core::OffloadKey;
 use twox_hash::XxHash3_64;
 
+use crate::{ChecksumKind, slots::Tenant};
+
 /// XXH3-64 of `payload`, seeded with the tenancy: the key and the generation of the write.
 ///
 /// So the sum says not only which bytes, but whose, and of which write: a sum that is compared for another key, or for
@@ -10,6 +12,26 @@ use twox_hash::XxHash3_64;
 pub(crate) fn checksum(key: &OffloadKey, generation: u64, payload: &[u8]) -> u64 {
     let tenancy = XxHash3_64::oneshot_with_seed(generation, &key.to_bytes());
     XxHash3_64::oneshot_with_seed(tenancy, payload)
+}
+
+impl ChecksumKind {
+    /// The checksum of a tenant's payload; of this kind.
+    pub(crate) fn sum(self, tenant: &Tenant, payload: &[u8]) -> u64 {
+        match self {
+            Self::Xxh3 => checksum(&tenant.key, tenant.generation, payload),
+            #[cfg(feature = "testing")]
+            Self::Off => 0,
+        }
+    }
+
+    /// Whether every payload has the same checksum, so that none need be read for it.
+    pub(crate) fn is_off(self) -> bool {
+        match self {
+            Self::Xxh3 => false,
+            #[cfg(feature = "testing")]
+            Self::Off => true,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,16 +9,22 @@
 //! it sends the event; it makes the checksum of what it writes, and compares that of what it reads.
 
 mod pool;
+mod start;
+mod uring;
+
+#[cfg(test)]
+mod tests;
 
 use std::{io, time::Duration};
 
 use kvo_core::{JobId, SlotAccessError, SlotId};
 
-use crate::slots::Tenant;
+use crate::{EngineStats, slots::Tenant};
 
 #[cfg(test)]
-pub(crate) use self::pool::ByHand;
-pub(crate) use self::pool::Pool;
+pub(crate) use self::pool::{ByHand, Pool};
+pub use self::start::EngineInfo;
+pub(crate) use self::start::{Started, start};
 
 /// What moves the bytes of a store.
 pub(crate) trait Engine: Send {
@@ -31,6 +37,15 @@ pub(crate) trait Engine: Send {
     /// The number of ops whose I/O has not ended. Their slots of the host memory stay claimed, and whatever that I/O
     /// touches stays mapped, for as long as the process lives.
     fn stop(&mut self, timeout: Duration) -> Result<(), Stuck>;
+
+    /// What it has done so far, as far as it counts that.
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
+
+    /// Makes the thread of a device panic, if it has one of its own.
+    #[cfg(test)]
+    fn break_device(&self, _device: usize) {}
 }
 
 /// Ops that an engine could not end.
@@ -44,13 +59,14 @@ pub(crate) enum Event {
     /// A chunk has been moved, or not.
     Moved(OpDone),
     /// A record is on stable storage, or could not be written.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to read it with the next changes"))]
     Recorded {
         slot: u32,
         /// Of the record's chunk; the slot may have another by now.
         generation: u64,
         result: io::Result<()>,
     },
+    /// Nothing is recorded any more, and nothing can be called durable: a sync has failed.
+    JournalLost(io::Error),
 }
 
 /// One chunk to be moved.
@@ -95,18 +111,8 @@ pub(crate) enum Fault {
     Memory(#[from] SlotAccessError),
     #[error("{0}")]
     Engine(&'static str),
-}
-
-impl Fault {
-    /// Whether a write that ended so says something about the slot of the file. A full or read-only file system does
-    /// not.
-    pub(crate) fn write_breaks_slot(&self) -> bool {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        match self {
-            Self::Io(error) => {
-                !matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | FileTooLarge)
-            }
-            Self::Checksum { .. } | Self::Memory(_) | Self::Engine(_) => false,
-        }
-    }
+    #[error("the deadline has passed")]
+    Late,
+    #[error("the record of the chunk could not be put on stable storage")]
+    Record(#[source] io::Error),
 }

@@ -1,6 +1,6 @@
 //! Why a store could not be opened, and why a chunk could not be moved by a direct call.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use crate::format::Damage;
 
@@ -144,6 +144,20 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is too little memory for the books of so many slots.
+    #[error("there is no memory for the books of {num_slots} slots, about 120 bytes each")]
+    Memory {
+        /// Slots of the store.
+        num_slots: u32,
+    },
+    /// `io_uring` was asked for, and does not work here.
+    #[error("io_uring cannot be used: it was refused to {step}")]
+    Uring {
+        /// What did not work.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// An I/O thread could not be started.
     #[error("cannot start I/O thread {index} of {num_threads}")]
     Thread {
@@ -201,10 +215,31 @@ pub enum ChunkError {
     /// A job is writing the same chunk, and how it will end is not known yet.
     #[error("the chunk is being written by a job")]
     Pending,
+    /// The device has failed too often, or cannot be written; it will be tried again.
+    #[error("the device has failed too often, or cannot be written")]
+    Refused,
     /// Every slot is pinned, being written or quarantined.
     #[error("no slot is free and none can be evicted")]
     NoRoom,
     /// The write failed; the chunk is not in the store.
     #[error("the chunk could not be written")]
     Write(#[source] io::Error),
+}
+
+/// A store could not be closed as it should be. It is closed nevertheless, and can be opened again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The device has not ended with some chunks. The memory that it may still touch is never unmapped, and the files
+    /// stay locked, for as long as the process lives.
+    #[error("{transfers} transfers have not ended within {waited:?}")]
+    Stuck {
+        /// Chunks.
+        transfers: usize,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// The index could not be written.
+    #[error("the index could not be written")]
+    Index(#[source] io::Error),
 }

@@ -1,6 +1,8 @@
 //! Whole reads and writes at a position, on whatever may give less than was asked for.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+
+use crate::progress::{Progress, Step, Way};
 
 /// Positional I/O that may move fewer bytes than asked for, or be interrupted; the seam at which tests put faults.
 pub(crate) trait ChunkFile: Send + Sync {
@@ -35,48 +37,48 @@ impl StableFile for File {
 
 /// Fills `bytes` from `offset`.
 ///
-/// Short reads and interruptions go on where they stopped. The file's end before the last byte is
-/// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), never a success with part of the bytes.
+/// Short reads and interruptions go on where they stopped, as often as [`Progress`] bears them. The file's end before
+/// the last byte is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), never a success with part of the bytes.
 pub(crate) fn read_exact_at(
     file: &(impl ChunkFile + ?Sized),
-    mut bytes: &mut [u8],
-    mut offset: u64,
+    bytes: &mut [u8],
+    offset: u64,
 ) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.read_at(bytes, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                bytes = &mut bytes[count..];
-                offset += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    move_all(Way::Read, bytes.len(), |rest| {
+        let at = offset + rest.start as u64;
+        file.read_at(&mut bytes[rest], at)
+    })
 }
 
 /// Writes all of `bytes` at `offset`.
 ///
-/// Short writes and interruptions go on where they stopped; a write that takes nothing is
-/// [`WriteZero`](io::ErrorKind::WriteZero).
-pub(crate) fn write_all_at(
-    file: &(impl ChunkFile + ?Sized),
-    mut bytes: &[u8],
-    mut offset: u64,
+/// Short writes and interruptions go on where they stopped, as often as [`Progress`] bears them; a write that takes
+/// nothing is [`WriteZero`](io::ErrorKind::WriteZero).
+pub(crate) fn write_all_at(file: &(impl ChunkFile + ?Sized), bytes: &[u8], offset: u64) -> io::Result<()> {
+    move_all(Way::Write, bytes.len(), |rest| {
+        let at = offset + rest.start as u64;
+        file.write_at(&bytes[rest], at)
+    })
+}
+
+fn move_all(
+    way: Way,
+    bytes: usize,
+    mut step: impl FnMut(Range<usize>) -> io::Result<usize>,
 ) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write_at(bytes, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                bytes = &bytes[count..];
-                offset += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+    if bytes == 0 {
+        return Ok(());
+    }
+    let mut progress = Progress::new(way, bytes);
+    loop {
+        let rest = progress.rest(usize::MAX);
+        let asked = rest.len();
+        match progress.take(asked, step(rest)) {
+            Step::Done => return Ok(()),
+            Step::Next | Step::Short | Step::Retry => {}
+            Step::Failed(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -50,11 +50,12 @@ pub struct NvmeOptions {
     pub num_threads: usize,
     /// Threads that compute checksums for the engine that uses `io_uring`. One keeps up with more than 20 GB/s.
     pub checksum_threads: usize,
-    /// Chunks that the kernel reads at once, a device; further ones wait their turn. For `io_uring`.
+    /// Chunks that the kernel reads at once, a device, at most 1024; further ones wait their turn. For `io_uring`.
     pub reads_inflight_max: usize,
     /// Bytes that the kernel writes at once, a device, but at least one chunk. For `io_uring`.
     pub write_bytes_max: u64,
-    /// The same while reads wait or run: writes would slow them down several times. For `io_uring`.
+    /// The same while reads wait or run: writes would slow them down several times. Longer chunks are then written in
+    /// pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
     pub write_bytes_while_reading_max: u64,
     /// How long a chunk may take, from its submission; then it is reported as failed, whatever the device does. Its
     /// slots stay taken until the device has ended with them.

@@ -13,9 +13,10 @@
 //! The disk failed the slot at a write, or at a read with an error: quarantined at once. Its bytes were not those
 //! that were written: free again the first time, quarantined the second.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 
-use kvo_core::OffloadKey;
+use kvo_core::{OffloadKey, reserve_table};
+use kvo_policies::IndexEntry;
 
 use crate::SlotCounts;
 
@@ -42,6 +43,8 @@ pub(crate) struct Tenant {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     state: SlotState,
+    /// Where its key is in the index, while it is there.
+    entry: IndexEntry,
     strikes: u8,
 }
 
@@ -55,12 +58,30 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self {
-            slots: vec![Slot { state: SlotState::Free, strikes: 0 }; capacity as usize],
-            free: (0..capacity).collect(),
-            counts: SlotCounts { capacity, free: capacity, ..SlotCounts::default() },
+    /// Slots that are all free, but for those that failed before; [`list_free`](Self::list_free) follows.
+    pub(crate) fn new(capacity: u32, quarantined: &[u32]) -> Result<Self, TryReserveError> {
+        let free = Slot { state: SlotState::Free, entry: IndexEntry::default(), strikes: 0 };
+        let mut slots = reserve_table(capacity as usize)?;
+        slots.resize(capacity as usize, free);
+        let counts = SlotCounts { capacity, free: capacity, ..SlotCounts::default() };
+        let mut table = Self { slots, free: VecDeque::new(), counts };
+        for &slot in quarantined {
+            table.set(slot, SlotState::Quarantined);
         }
+        table.free.try_reserve(capacity as usize)?;
+        Ok(table)
+    }
+
+    /// Puts a chunk of an earlier opening into a slot that is free, before the free ones are listed.
+    pub(crate) fn restore(&mut self, slot: u32, tenant: Tenant, checksum: u64) {
+        self.set(slot, SlotState::Valid { tenant, checksum, pins: 0 });
+    }
+
+    /// Lists the free slots, ascending.
+    pub(crate) fn list_free(&mut self) {
+        self.free.clear();
+        let slots = (0_u32..).zip(&self.slots);
+        self.free.extend(slots.filter(|(_, slot)| slot.state == SlotState::Free).map(|(slot, _)| slot));
     }
 
     pub(crate) fn counts(&self) -> SlotCounts {
@@ -69,6 +90,37 @@ impl SlotTable {
 
     pub(crate) fn state(&self, slot: u32) -> SlotState {
         self.slots[slot as usize].state
+    }
+
+    /// The key of the chunk that is in the slot, or being written into it.
+    pub(crate) fn key(&self, slot: u32) -> Option<&OffloadKey> {
+        match &self.slots[slot as usize].state {
+            SlotState::Writing { tenant } | SlotState::Valid { tenant, .. } => Some(&tenant.key),
+            _ => None,
+        }
+    }
+
+    /// The write that a readable slot is from.
+    pub(crate) fn generation(&self, slot: u32) -> Option<u64> {
+        match self.state(slot) {
+            SlotState::Valid { tenant, .. } => Some(tenant.generation),
+            _ => None,
+        }
+    }
+
+    /// The slots whose chunks may be evicted, ascending.
+    pub(crate) fn evictable(&self) -> impl Iterator<Item = u32> {
+        let slots = (0_u32..).zip(&self.slots);
+        slots.filter(|(_, slot)| matches!(slot.state, SlotState::Valid { pins: 0, .. })).map(|(slot, _)| slot)
+    }
+
+    /// Where the key of the slot is in the index.
+    pub(crate) fn entry(&self, slot: u32) -> IndexEntry {
+        self.slots[slot as usize].entry
+    }
+
+    pub(crate) fn set_entry(&mut self, slot: u32, entry: IndexEntry) {
+        self.slots[slot as usize].entry = entry;
     }
 
     /// Takes a free slot, if there is one.
@@ -112,7 +164,7 @@ impl SlotTable {
     /// Counts everything anew and compares.
     #[track_caller]
     pub(crate) fn assert_consistent(&self) {
-        let mut other = Self::new(self.counts.capacity);
+        let mut other = Self::new(self.counts.capacity, &[]).unwrap();
         for (slot, state) in (0..).zip(self.slots.iter().map(|slot| slot.state)) {
             *other.count(SlotState::Free) -= 1;
             *other.count(state) += 1;

@@ -1,29 +1,44 @@
 //! The store: jobs in, chunks out to the threads, completions back.
 
 mod direct;
+mod ends;
 mod job;
+mod plan;
 mod tier;
 
 use std::{
-    fmt, fs,
+    collections::VecDeque,
+    fmt,
+    fs::File,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, ReleasedSlot, RequestId, SlotAccessError, SlotId,
+    TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::{
-    NvmeOptions, OpenError, SlotCounts, StoreStats,
+    CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport, SlotCounts,
+    StoreStats, TierState, Wear,
     catalog::{Catalog, EventLog},
-    engine::{Engine, Event, Op, Pool},
+    direct::{ALIGN_BYTES, DirectFile},
+    engine::{self, Engine, Event, Op, Started},
+    file::{ChunkFile, StableFile},
+    files,
+    format::RECORD_BYTES,
+    health::{Health, HealthState, Pass},
+    journal::{FileJournal, Journal, Recovered},
     options::Geometry,
-    room::{self, Room},
     worker::Worker,
 };
 
@@ -55,23 +70,97 @@ use self::job::{Job, Waiter};
 /// A key that is named twice in a job is written once and read twice.
 pub struct NvmeStore {
     name: Arc<str>,
-    path: PathBuf,
+    /// Of the data files.
+    paths: Vec<PathBuf>,
+    /// Locked as long as the store is open.
+    files: Vec<Arc<File>>,
+    copied_bytes: Arc<AtomicU64>,
+    copy_on_write: bool,
+    recovery: RecoveryReport,
     queue_chunks_max: usize,
+    durable: bool,
+    /// How long a chunk may take.
+    deadline: Duration,
+    clock: Box<dyn Clock>,
+    opened_at: Duration,
+    /// Payload bytes written before this opening.
+    written_before: u64,
     catalog: Catalog,
-    requests: HashMap<RequestId, RequestAccesses>,
+    requests: HashMap<RequestId, Request>,
+    next_run: u64,
     jobs: HashMap<JobId, Job>,
+    /// The open jobs and some that have ended, by when they are late; deadlines ascend.
+    deadlines: VecDeque<(Duration, JobId)>,
     /// Chunks of write jobs that wait for another job's write into this slot.
     waiters: HashMap<u32, Vec<Waiter>>,
+    /// In durable mode: chunks that are written, and whose records are not yet safe, by slot.
+    recording: HashMap<u32, Recording>,
+    /// Slots of the host memory that late chunks have let go.
+    released: Vec<ReleasedSlot>,
     /// Jobs that have ended and were not polled yet; they are still in `jobs`.
     completed: Vec<TierCompletion>,
     inflight_chunks: usize,
+    /// Those of them that are read.
+    inflight_reads: usize,
+    health: Health,
+    /// Chunks under way that try the device after a pause; almost always none.
+    probes: Vec<Probe>,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
     stats: StoreStats,
     worker: Worker,
     engine: Box<dyn Engine>,
+    journal: Box<dyn Journal>,
+    info: EngineInfo,
     events: Receiver<Event>,
+    is_closed: bool,
     scratch: Scratch,
 }
+
+/// A request that was announced.
+struct Request {
+    accesses: RequestAccesses,
+    /// The store's own number of it, for the records of what it writes.
+    run: u64,
+}
+
+/// A chunk that waits for its record.
+struct Recording {
+    /// None for a direct call.
+    op: Option<Op>,
+    checksum: u64,
+}
+
+/// A chunk that tries the device.
+struct Probe {
+    job: JobId,
+    index: u32,
+    pass: Pass,
+}
+
+/// What a store is made of.
+pub(crate) struct Parts {
+    pub(crate) worker: Worker,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) info: EngineInfo,
+    pub(crate) journal: Box<dyn Journal>,
+    /// What the engine and the journal send to.
+    pub(crate) events: Receiver<Event>,
+    pub(crate) clock: Box<dyn Clock>,
+    pub(crate) recovered: Recovered,
+    /// Of this opening; below 2^24.
+    pub(crate) epoch: u64,
+    /// Payload bytes written in the store's life so far.
+    pub(crate) written_before: u64,
+    /// What direct I/O had to copy because it was not aligned.
+    pub(crate) copied_bytes: Arc<AtomicU64>,
+    pub(crate) copy_on_write: bool,
+    /// The data files, as they were locked, and where they are.
+    pub(crate) files: Vec<Arc<File>>,
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Generations and runs count below this many bits; above them is the epoch.
+const EPOCH_SHIFT: u32 = 40;
 
 /// Room that jobs use while they are submitted, kept so that a steady state allocates nothing.
 #[derive(Default)]
@@ -87,9 +176,10 @@ struct Scratch {
 impl NvmeStore {
     /// Opens the store for jobs between its file and `memory`.
     ///
-    /// The file is [`FILE_NAME`](crate::FILE_NAME) in `options.dir`, locked against every other store, and has all
-    /// its blocks when this returns: on file systems without `fallocate` it is filled with zeroes, which can take
-    /// minutes. A file that an earlier store left there is used as room; what it held is forgotten.
+    /// Its files are [`FILE_NAME`](crate::FILE_NAME) in each of `options.dirs` and
+    /// [`INDEX_FILE_NAME`](crate::INDEX_FILE_NAME) in the first, locked against every other store. They are made if
+    /// none of them is there, and have all their blocks when this returns: on file systems without `fallocate` they are
+    /// filled with zeroes, which can take minutes. A store that is there is taken over with all that it held.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing is left behind.
@@ -106,7 +196,7 @@ impl NvmeStore {
     pub fn open_without_memory(options: NvmeOptions) -> Result<Self, OpenError> {
         let geometry = options.geometry(None)?;
         // Nothing can be queued, so one thread is more than enough; direct calls work on the caller's.
-        let options = NvmeOptions { num_threads: 1, ..options };
+        let options = NvmeOptions { engine: EngineKind::Threads, num_threads: 1, ..options };
         Self::open_checked(options, geometry, Arc::new(NoMemory { slot_bytes: geometry.chunk_bytes }))
     }
 
@@ -115,50 +205,143 @@ impl NvmeStore {
         geometry: Geometry,
         memory: Arc<dyn HostMemory>,
     ) -> Result<Self, OpenError> {
-        let Room { file, path, created } = room::prepare(&options.dirs[0], geometry.file_bytes(0))?;
-        let worker = Worker { files: Arc::new([Arc::new(file) as _]), memory, geometry };
-        let (sender, events) = crossbeam_channel::unbounded();
-        let pool = Pool::start(options.num_threads, &worker, &sender).inspect_err(|_| {
-            if created {
-                // What cannot be removed is room for the next store.
-                let _ = fs::remove_file(&path);
+        // The kernel wants whole pages; what is not a multiple of them goes through the page cache.
+        let direct = geometry.chunk_bytes.is_multiple_of(ALIGN_BYTES);
+        let mut files = files::open(&options, geometry, direct)?;
+        let data: Vec<_> = files.data.drain(..).map(|data| (Arc::new(data.file), data.path)).collect();
+        let copied_bytes = Arc::<AtomicU64>::default();
+        let chunk_file = |file: &Arc<File>| -> Arc<dyn ChunkFile> {
+            if files.direct {
+                Arc::new(DirectFile::new(Arc::clone(file), Arc::clone(&copied_bytes)))
+            } else {
+                Arc::clone(file) as _
             }
-        })?;
-        Ok(Self::assemble(options, path, worker, (Box::new(pool), events), first_generation()))
+        };
+        let worker = Worker {
+            files: data.iter().map(|(file, _)| chunk_file(file)).collect(),
+            memory,
+            geometry: files.geometry,
+            checksum: options.checksum,
+        };
+        let (sender, events) = crossbeam_channel::unbounded();
+        let handles: Vec<_> = data.iter().map(|(file, _)| Arc::clone(file)).collect();
+        let Started { engine, info } = match engine::start(&options, &handles, &worker, &sender) {
+            Ok(started) => started,
+            Err(error) => {
+                files.remove_made();
+                return Err(error);
+            }
+        };
+        let stable = data.iter().map(|(file, _)| Arc::clone(file) as Arc<dyn StableFile>).collect();
+        let superblock = files.index.superblock.clone();
+        let journal = FileJournal::start(files.index, stable, &options, sender)?;
+        let started = Instant::now();
+        let parts = Parts {
+            worker,
+            engine,
+            info,
+            journal: Box::new(journal),
+            events,
+            clock: Box::new(move || started.elapsed()),
+            recovered: files.recovered,
+            epoch: superblock.epoch,
+            written_before: superblock.written_bytes,
+            copied_bytes,
+            copy_on_write: files.copy_on_write,
+            files: handles,
+            paths: data.into_iter().map(|(_, path)| path).collect(),
+        };
+        Self::assemble(options, parts)
     }
 
-    pub(crate) fn assemble(
-        options: NvmeOptions,
-        path: PathBuf,
-        worker: Worker,
-        (engine, events): (Box<dyn Engine>, Receiver<Event>),
-        first_generation: u64,
-    ) -> Self {
+    /// Puts a store together that holds what was recovered.
+    ///
+    /// # Errors
+    /// [`OpenError::Memory`] if there is too little memory for the books.
+    pub(crate) fn assemble(options: NvmeOptions, parts: Parts) -> Result<Self, OpenError> {
+        let Parts {
+            worker,
+            engine,
+            info,
+            journal,
+            events,
+            clock,
+            recovered,
+            epoch,
+            written_before,
+            copied_bytes,
+            copy_on_write,
+            files,
+            paths,
+        } = parts;
         let name: Arc<str> = options.name.into();
-        let capacity = options.capacity_chunks;
-        tracing::debug!(tier = &*name, ?path, capacity, policy = %options.policy, "opened");
+        let capacity = worker.geometry.capacity;
+        let first = epoch << EPOCH_SHIFT;
         let log = EventLog::new(Arc::clone(&name), options.record_events);
-        Self {
+        let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
+            .map_err(|_| OpenError::Memory { num_slots: capacity })?;
+        tracing::debug!(tier = &*name, ?paths, capacity, epoch, policy = %options.policy, "opened");
+        Ok(Self {
             name,
-            path,
+            paths,
+            files,
+            copied_bytes,
+            copy_on_write,
+            recovery: recovered.report,
             queue_chunks_max: options.queue_chunks_max,
-            catalog: Catalog::new(capacity, options.policy.build(capacity), log, first_generation),
+            durable: options.durable,
+            deadline: options.deadline,
+            opened_at: clock.now(),
+            written_before,
+            clock,
+            catalog,
             requests: HashMap::new(),
+            next_run: first,
             jobs: HashMap::new(),
+            deadlines: VecDeque::new(),
             waiters: HashMap::new(),
+            recording: HashMap::new(),
+            released: Vec::new(),
             completed: Vec::new(),
             inflight_chunks: 0,
+            inflight_reads: 0,
+            health: Health::new(options.breaker, options.durable),
+            probes: Vec::new(),
             stats: StoreStats::default(),
             worker,
             engine,
+            journal,
+            info,
             events,
+            is_closed: false,
             scratch: Scratch::default(),
-        }
+        })
     }
 
-    /// The store's file.
+    fn new_request(&mut self) -> Request {
+        self.next_run += 1;
+        Request { accesses: RequestAccesses::default(), run: self.next_run }
+    }
+
+    /// The files of chunks, one a device.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The first of them.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.paths[0]
+    }
+
+    /// What opening the store has found in its index.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovery
+    }
+
+    /// Whether a file lies on a file system that writes elsewhere what is overwritten (btrfs, zfs): there a write can
+    /// meet a full disk although every block was allocated.
+    pub fn is_on_copy_on_write(&self) -> bool {
+        self.copy_on_write
     }
 
     /// Bytes of a chunk.
@@ -166,14 +349,30 @@ impl NvmeStore {
         self.worker.geometry.chunk_bytes
     }
 
-    /// Bytes that the file has, all of them backed by blocks from the start.
+    /// Chunks that fit: as many as were asked for, unless the store was made smaller.
+    pub fn capacity_chunks(&self) -> u32 {
+        self.worker.geometry.capacity
+    }
+
+    /// Bytes that the files of chunks have, all of them backed by blocks from the start.
     pub fn file_bytes(&self) -> u64 {
-        self.worker.geometry.file_bytes(0)
+        let geometry = &self.worker.geometry;
+        (0..geometry.num_devices).map(|device| geometry.file_bytes(device)).sum()
     }
 
     /// Where the slots are.
     pub fn counts(&self) -> SlotCounts {
         self.catalog.counts()
+    }
+
+    /// How the store is.
+    pub fn state(&self) -> TierState {
+        match self.health.state() {
+            HealthState::Up => TierState::Up,
+            HealthState::ReadOnly => TierState::ReadOnly,
+            HealthState::Open => TierState::Open,
+            HealthState::HalfOpen => TierState::HalfOpen,
+        }
     }
 
     /// What the store has done so far.
@@ -182,10 +381,50 @@ impl NvmeStore {
             counts: self.catalog.counts(),
             chunks_evicted: self.catalog.evicted(),
             chunks_dropped: self.catalog.dropped(),
+            copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
+            state: self.state(),
+            breaker_opened: self.health.counts().opened,
+            read_only: self.health.counts().read_only,
+            probes: self.health.counts().probes,
+            durability_lost: self.health.durability_lost(),
             jobs_inflight: self.jobs.len(),
             chunks_inflight: self.inflight_chunks,
             ..self.stats
         }
+    }
+
+    /// What the store has cost its devices.
+    pub fn wear(&self) -> Wear {
+        let geometry = &self.worker.geometry;
+        let slots_bytes = self.stats.write.chunks * geometry.stride_bytes;
+        let files_bytes = slots_bytes + self.stats.records * RECORD_BYTES as u64;
+        let written_bytes = self.stats.write.bytes;
+        let open_days = self.clock.now().saturating_sub(self.opened_at).as_secs_f64() / 86_400.0;
+        let capacity_bytes = u64::from(geometry.capacity) * geometry.stride_bytes;
+        Wear {
+            written_bytes,
+            written_bytes_in_life: self.written_before + written_bytes,
+            write_amplification: if written_bytes == 0 {
+                1.0
+            } else {
+                files_bytes as f64 / written_bytes as f64
+            },
+            drive_writes_per_day: if open_days == 0.0 {
+                0.0
+            } else {
+                slots_bytes as f64 / capacity_bytes as f64 / open_days
+            },
+        }
+    }
+
+    /// What moves the bytes, and why.
+    pub fn engine_info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// What the engine has done so far.
+    pub fn engine_stats(&self) -> EngineStats {
+        self.engine.stats()
     }
 
     /// Waits up to `timeout` until nothing is in flight; the jobs that end on the way come with the next poll.
@@ -198,26 +437,60 @@ impl NvmeStore {
         let start = Instant::now();
         // A timeout beyond the clock's range is as good as a year.
         let deadline = start + timeout.min(Duration::from_hours(365 * 24));
-        while self.inflight_chunks > 0 {
-            let Ok(event) = self.events.recv_deadline(deadline) else {
-                let inflight = self.jobs.len() - self.completed.len();
-                return Err(DrainError { inflight, waited: start.elapsed() });
-            };
-            self.take_in(event);
+        self.absorb();
+        while self.jobs.len() > self.completed.len() + self.num_late() {
+            // Now and then, to give up what is late.
+            let until = deadline.min(Instant::now() + Duration::from_millis(100));
+            match self.events.recv_deadline(until) {
+                Ok(event) => self.take_in(event),
+                Err(_) if Instant::now() >= deadline => {
+                    let inflight = self.jobs.len() - self.completed.len() - self.num_late();
+                    return Err(DrainError { inflight, waited: start.elapsed() });
+                }
+                Err(_) => {}
+            }
+            self.absorb();
         }
         Ok(())
+    }
+
+    /// Jobs that are reported, or are about to be, with chunks that the engine still has.
+    fn num_late(&self) -> usize {
+        let is_waiting = |id: &JobId| self.completed.iter().any(|completion| completion.job == *id);
+        self.jobs.iter().filter(|(id, job)| job.is_decided() && !is_waiting(id)).count()
+    }
+
+    /// Ends the store: waits up to `timeout` for what is under way, and writes down which chunks there are and in
+    /// which order they would have been evicted. Jobs that were not polled by then never will be.
+    ///
+    /// Dropping the store does the same, with a minute of patience, and can only log what went wrong.
+    ///
+    /// # Errors
+    /// [`CloseError`]: then the next opening finds the store as after a crash, which costs the order and perhaps some
+    /// chunks. Nothing is unmapped under I/O that has not ended: that memory stays for as long as the process lives.
+    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
+        self.end(timeout)
+    }
+
+    fn end(&mut self, timeout: Duration) -> Result<(), CloseError> {
+        self.is_closed = true;
+        let stopped = self.engine.stop(timeout);
+        while let Ok(event) = self.events.try_recv() {
+            self.take_in(event);
+        }
+        stopped.map_err(|stuck| CloseError::Stuck { transfers: stuck.0, waited: timeout })?;
+        let order = self.catalog.take_eviction_order();
+        let closed = self.journal.close(&order, self.written_before + self.stats.write.bytes);
+        // The kernel lets go of a ring, and with it of the files, when it finds the time.
+        for file in &self.files {
+            let _ = flock(&**file, FlockOperation::Unlock);
+        }
+        closed.map_err(CloseError::Index)
     }
 }
 
 /// How long a store that is dropped waits for what is under way.
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Generations start at the time of opening, in nanoseconds. Each write takes one, which is far slower than the
-/// clock, so no generation of an earlier store on the same file comes again.
-fn first_generation() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX / 2)
-}
 
 /// The memory of a store that has none.
 struct NoMemory {
@@ -246,7 +519,7 @@ impl fmt::Debug for NvmeStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NvmeStore")
             .field("name", &self.name)
-            .field("path", &self.path)
+            .field("paths", &self.paths)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -254,8 +527,10 @@ impl fmt::Debug for NvmeStore {
 
 impl Drop for NvmeStore {
     fn drop(&mut self) {
-        if let Err(stuck) = self.engine.stop(PATIENCE) {
-            tracing::error!(tier = &*self.name, %stuck, "dropped; the host memory under them is never unmapped");
+        if !self.is_closed
+            && let Err(error) = self.end(PATIENCE)
+        {
+            tracing::error!(tier = &*self.name, %error, "dropped, and not closed");
         }
     }
 }
@@ -266,19 +541,18 @@ impl NvmeStore {
     #[track_caller]
     pub(crate) fn assert_consistent(&self) {
         self.catalog.assert_consistent();
-        for slot in self.waiters.keys() {
-            assert!(
-                self.catalog.is_writing(*slot),
-                "chunks wait for slot {slot}, which is not being written"
-            );
-        }
-        let open: usize = self.jobs.values().map(Job::undecided).sum();
+        let open: usize = self.jobs.values().map(Job::open_chunks).sum();
         let waiting: usize = self.waiters.values().map(Vec::len).sum();
         assert_eq!(open, self.inflight_chunks + waiting);
         if self.jobs.is_empty() {
             let counts = self.counts();
             assert_eq!((counts.writing, counts.pinned, counts.retiring), (0, 0, 0), "{counts:?}");
         }
+    }
+
+    /// The data files, with their locks.
+    pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
+        self.files.clone()
     }
 
     /// Requests that were announced and have not finished.

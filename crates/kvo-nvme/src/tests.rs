@@ -1,28 +1,36 @@
 //! Tests of the whole store: on a disk in memory whose I/O a test runs by hand, and on real files with threads.
 
+mod breaker;
 mod faults;
 mod jobs;
+mod late;
 mod model;
 mod open;
 mod order;
+mod records;
+mod restart;
 mod threads;
 
 use std::{
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 
+use crossbeam_channel::Sender;
 use kvo_core::{
-    BlockHash, EventKind, GroupIdx, HostMemory, JobId, JobRejected, OffloadEvent, OffloadKey, RequestContext,
-    RequestId, SecondaryTier, SlotAccessError, SlotId, TierChunk, TierCompletion, TierDirection, TierJob,
-    TierLookup,
+    BlockHash, EventKind, GroupIdx, HostMemory, JobId, JobRejected, ManualClock, OffloadEvent, OffloadKey,
+    RequestContext, RequestId, SecondaryTier, SlotAccessError, SlotId, TierChunk, TierCompletion,
+    TierDirection, TierJob, TierLookup,
 };
 
 use crate::{
-    NvmeOptions, NvmeStore,
-    engine::{ByHand, Event, Op, Pool},
+    EngineKind, NvmeOptions, NvmeStore,
+    engine::{ByHand, EngineInfo, Event, Op, Pool},
     file::ChunkFile,
+    journal::{Journal, NoJournal, Recovered},
+    store::Parts,
     worker::Worker,
 };
 
@@ -177,6 +185,7 @@ struct Rig {
     disk: Arc<Disk>,
     worker: Worker,
     hand: ByHand,
+    clock: ManualClock,
     next_job: u64,
 }
 
@@ -190,18 +199,55 @@ impl Rig {
     }
 
     fn with_options(options: NvmeOptions) -> Self {
+        Self::with_journal(options, Recovered::default(), |_| Box::new(NoJournal))
+    }
+
+    /// As [`with_options`](Self::with_options), with what was recovered and with the journal that `journal` makes of the
+    /// way to the store.
+    fn with_journal(
+        options: NvmeOptions,
+        recovered: Recovered,
+        journal: impl FnOnce(Sender<Event>) -> Box<dyn Journal>,
+    ) -> Self {
         let memory = Memory::new(64, CHUNK_BYTES);
         let geometry = options.geometry(Some(&*memory)).unwrap();
         let disk = Arc::new(Disk {
             bytes: Mutex::new(vec![0; usize::try_from(geometry.file_bytes(0)).unwrap()]),
             trouble: Mutex::new((Trouble::None, 0)),
         });
-        let worker = Worker { files: Arc::new([disk.clone() as _]), memory: memory.clone(), geometry };
+        let worker = Worker {
+            files: Arc::new([disk.clone() as _]),
+            memory: memory.clone(),
+            geometry,
+            checksum: options.checksum,
+        };
+        let clock = ManualClock::default();
         let (sender, events) = crossbeam_channel::unbounded();
+        let journal = journal(sender.clone());
         let (pool, hand) = Pool::by_hand(sender);
-        let engine = (Box::new(pool) as _, events);
-        let store = NvmeStore::assemble(options, PathBuf::new(), worker.clone(), engine, 1);
-        Self { store, memory, disk, worker, hand, next_job: 0 }
+        let info = EngineInfo {
+            kind: EngineKind::Threads,
+            fallback: None,
+            registered_buffers: false,
+            direct_io: false,
+        };
+        let parts = Parts {
+            worker: worker.clone(),
+            engine: Box::new(pool),
+            info,
+            journal,
+            events,
+            clock: Box::new(clock.clone()),
+            recovered,
+            epoch: 1,
+            written_before: 1 << 30,
+            copied_bytes: Arc::default(),
+            copy_on_write: false,
+            files: Vec::new(),
+            paths: vec![PathBuf::new()],
+        };
+        let store = NvmeStore::assemble(options, parts).unwrap();
+        Self { store, memory, disk, worker, hand, clock, next_job: 0 }
     }
 
     fn announce(&mut self, req: u64) {
@@ -259,6 +305,10 @@ impl Rig {
         while let Some(op) = self.next_op() {
             let trouble = troubles.iter().find(|(n, _)| key(*n) == op.tenant.key);
             self.run(op, trouble.map_or(Trouble::None, |&(_, trouble)| trouble));
+            if trouble.is_some() {
+                // A write that has failed is queued anew once the store knows.
+                let _ = self.store.drain(Duration::ZERO);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::{
 use kvo_core::HostMemory;
 
 use crate::{
-    checksum::checksum,
+    ChecksumKind,
     engine::{Action, Fault, Op, OpDone},
     file::{ChunkFile, read_exact_at, write_all_at},
     options::Geometry,
@@ -25,6 +25,7 @@ pub(crate) struct Worker {
     pub(crate) files: Arc<[Arc<dyn ChunkFile>]>,
     pub(crate) memory: Arc<dyn HostMemory>,
     pub(crate) geometry: Geometry,
+    pub(crate) checksum: ChecksumKind,
 }
 
 impl Worker {
@@ -51,7 +52,7 @@ impl Worker {
     /// Writes `bytes` into `slot`; returns their checksum.
     pub(crate) fn write(&self, slot: u32, tenant: &Tenant, bytes: &[u8]) -> Result<u64, Fault> {
         self.check_length(bytes)?;
-        let sum = checksum(&tenant.key, tenant.generation, bytes);
+        let sum = self.checksum.sum(tenant, bytes);
         let (file, offset) = self.place(slot);
         write_all_at(file, bytes, offset).map_err(Fault::Io)?;
         Ok(sum)
@@ -68,7 +69,7 @@ impl Worker {
         self.check_length(bytes)?;
         let (file, offset) = self.place(slot);
         read_exact_at(file, bytes, offset).map_err(Fault::Io)?;
-        let found = checksum(&tenant.key, tenant.generation, bytes);
+        let found = self.checksum.sum(tenant, bytes);
         if found == written { Ok(found) } else { Err(Fault::Checksum { written, found }) }
     }
 

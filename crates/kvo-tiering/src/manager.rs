@@ -14,7 +14,7 @@ use kvo_policies::CachePolicy;
 use crate::{
     TieringConfigError, TieringOptions, TieringStats,
     request::{Owner, Request, TierSet},
-    tiers::Tiers,
+    tiers::{EndedJob, Tiers},
 };
 
 /// A primary tier with secondary tiers below it: stores cascade down, lookups bring chunks up.
@@ -69,7 +69,8 @@ pub struct ResetReport {
     pub promotions_dropped: usize,
     /// Tier jobs that are still running. Their slots stay parked until the tiers report them.
     pub jobs_running: usize,
-    /// Slots parked for them: so many fewer are free until then.
+    /// Slots parked for them, and those that tiers hold of jobs that they have reported: so many fewer are free until
+    /// then.
     pub slots_parked: u32,
 }
 
@@ -129,6 +130,10 @@ impl<P: CachePolicy> TieringManager<P> {
 
     /// Whether a later step has something to collect: an engine without requests to run keeps stepping while this
     /// holds.
+    ///
+    /// Slots that a tier holds on to after it has reported their job are not counted: a device that hangs may never let
+    /// them go, nothing waits for them but room, and the next step there is collects them. An engine that does want to
+    /// wait for them looks at [`TierStats::held_slots`](crate::TierStats::held_slots).
     pub fn has_pending_work(&self) -> bool {
         !self.tiers.open.is_empty() || !self.queued.is_empty() || !self.parking.is_empty()
     }
@@ -137,7 +142,7 @@ impl<P: CachePolicy> TieringManager<P> {
     ///
     /// Queued promotions are dropped, requests that only waited for their last cascades are finalised, the secondary
     /// tiers keep their chunks. The slots of tier jobs that are still running are parked, not waited for: they come
-    /// back when their tier reports the job. No promotion begins before
+    /// back when their tier reports the job, or lets go of those that it holds on to. No promotion begins before
     /// [`on_reset_flushed`](Self::on_reset_flushed).
     pub fn reset(&mut self) -> ResetReport {
         self.poll();
@@ -179,29 +184,55 @@ impl<P: CachePolicy> TieringManager<P> {
         self.clock.now()
     }
 
-    /// Collects what the tiers report: cascades unpin, promotions become ready or free their slots.
+    /// Collects what the tiers report: cascades unpin, promotions become ready or free their slots; and the slots that
+    /// tiers held on to and have let go.
     fn poll(&mut self) {
         self.polled_in_step = true;
         let now = self.now();
         for ended in self.tiers.poll(now) {
-            let (mut arrived, mut lost) = (Vec::new(), Vec::new());
-            let results: Vec<TransferResult> =
-                ended.job.holds.iter().map(|hold| ended.result(&hold.key())).collect();
-            for (hold, result) in ended.job.holds.into_iter().zip(results) {
-                let key = hold.key();
-                let released =
-                    self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
-                match (ended.job.direction, released) {
-                    (TierDirection::Read, Released::Ready) => arrived.push(key),
-                    (TierDirection::Read, Released::Freed) => lost.push(key),
-                    _ => {}
+            self.end(ended);
+        }
+        for hold in self.tiers.take_released() {
+            self.primary
+                .release(hold, TransferResult::Failed)
+                .expect("the holds of tier jobs are the primary's own");
+        }
+    }
+
+    /// Ends a job that its tier has reported. Slots that the tier may still touch stay pinned or parked.
+    fn end(&mut self, mut ended: EndedJob) {
+        let is_read = ended.job.direction == TierDirection::Read;
+        let may_retry = self.options.retry_failed_jobs && ended.outcome == TierOutcome::Failed;
+        let (mut arrived, mut lost, mut failed, mut held) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for mut hold in std::mem::take(&mut ended.job.holds) {
+            let key = hold.key();
+            if ended.is_held(hold.slot()) {
+                if self.primary.give_up(&mut hold) {
+                    lost.push(key);
+                    // Another try would only put another slot out of use.
+                    failed.push(key);
                 }
+                held.push(hold);
+                continue;
             }
-            self.primary.record_promotions(&arrived, &lost);
-            let may_retry = self.options.retry_failed_jobs && ended.outcome == TierOutcome::Failed;
-            if !may_retry && let Some(request) = ended.job.of.find(&mut self.requests) {
-                request.failed.extend(lost);
+            let result = ended.result(&key);
+            let released =
+                self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
+            match released {
+                Released::Ready if is_read => arrived.push(key),
+                Released::Freed => {
+                    lost.push(key);
+                    failed.extend((!may_retry).then_some(key));
+                }
+                Released::Ready | Released::Stale => {}
             }
+        }
+        self.primary.record_promotions(&arrived, &lost);
+        if let Some(request) = ended.job.of.find(&mut self.requests) {
+            request.failed.extend(failed);
+        }
+        if !held.is_empty() {
+            self.tiers.keep(ended, held);
         }
     }
 

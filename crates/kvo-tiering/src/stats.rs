@@ -11,11 +11,12 @@ pub struct TieringOptions {
     /// Bytes of a chunk, to count what is moved.
     pub chunk_bytes: u64,
     /// Cascade jobs that may be in flight to one tier; while there are as many, further cascades to that tier are
-    /// left out. At least 1.
+    /// left out. A job that was reported late is in flight until the tier has let its last slot go, so a tier that hangs
+    /// pins no more than others. At least 1.
     pub inflight_cascades_max: u32,
     /// Whether a request may ask once more for chunks whose promotion job failed as a whole. The reference lets it; a
-    /// tier that fails every job then keeps a request trying for as long as it lives. A chunk that failed by itself
-    /// stays a miss for the request in any case.
+    /// tier that fails every job then keeps a request trying for as long as it lives. A chunk that failed by itself, or
+    /// whose slot the tier still holds, stays a miss for the request in any case.
     pub retry_failed_jobs: bool,
 }
 
@@ -65,6 +66,8 @@ pub struct TierStats {
     pub retries: u64,
     /// Jobs that it has and has not reported.
     pub active_jobs: u64,
+    /// Slots of jobs that it has reported and still holds.
+    pub held_slots: u64,
     /// Primary to tier.
     pub written: EdgeStats,
     /// Tier to primary.
@@ -74,7 +77,12 @@ pub struct TierStats {
     pub cascades_throttled: u64,
     /// Jobs that the tier did not take.
     pub jobs_rejected: u64,
-    /// Reports that named a job which the tier does not have, or a key which the job does not have. The first kind
-    /// changes nothing; after the second the whole job counts as failed.
+    /// Jobs that it reported while it still held slots of theirs.
+    pub jobs_late: u64,
+    /// Reports that named a job which the tier does not have; or a key or a slot which the job does not have, or a slot
+    /// as held whose chunk they did not name as failed. The first kind changes nothing; after the others the whole job
+    /// counts as failed, and those of its slots that were named as held are.
     pub invalid_reports: u64,
+    /// Releases of slots that the tier did not hold. They change nothing.
+    pub invalid_releases: u64,
 }

@@ -7,12 +7,12 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use kvo_core::{
     CompleteErrorReason, JobId, JobKind, JobToken, LoadError, Locality, LookupResult, ManualClock, Medium,
-    OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SlotId, StoreError,
-    StoreOutcome, TierCompletion, TierDirection, TierFilter, TransferResult,
+    OffloadKey, OffloadManager, OffloadPolicy, ReleasedSlot, RequestContext, RequestError, RequestId, SlotId,
+    StoreError, StoreOutcome, TierCompletion, TierDirection, TierFilter, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::{CachePolicy, GhostHits, PolicyKind};
@@ -23,7 +23,7 @@ use support::{
     fake_tier::{Call, Spec, World},
     key_of,
     naive::Naive,
-    ops::{How, NUM_REQUESTS, Op, all_keys, generate},
+    ops::{How, Late, NUM_REQUESTS, Op, Stray, all_keys, generate},
     policies::naive::{Naive as NaivePolicy, NaiveArc, NaiveLru},
     seeded::explore,
 };
@@ -38,9 +38,26 @@ struct Run {
     tokens: Vec<JobToken>,
     /// The slots that are in use, each by the model's number for it.
     slots: Vec<(SlotId, SlotId)>,
+    /// The slots that tiers hold of jobs that they have reported or will report at their next poll; and those released.
+    held: Vec<HeldSlot>,
+    released: Vec<HeldSlot>,
+    /// Slots that tiers held when the manager was reset, over all resets.
+    held_at_resets: u64,
     audit: Audit,
     model: Naive,
 }
+
+/// A slot that a tier holds, by its number in the manager and in the model.
+#[derive(Clone, Copy, Debug)]
+struct HeldSlot {
+    tier: usize,
+    job: JobId,
+    slot: SlotId,
+    number: SlotId,
+}
+
+/// A slot that no manager has.
+const NO_SLOT: SlotId = SlotId(u32::MAX);
 
 type Outcome = Result<(), String>;
 
@@ -94,6 +111,9 @@ impl Run {
             num_requests: 0,
             tokens: Vec::new(),
             slots: Vec::new(),
+            held: Vec::new(),
+            released: Vec::new(),
+            held_at_resets: 0,
             audit: Audit::default(),
         };
         for tier in 0..specs(seed).len() {
@@ -183,6 +203,14 @@ impl Run {
                 self.model.reset_flushed();
             }
             Op::TierJobDone { job, how, pressed } => self.tier_job_done(*job, *how, *pressed),
+            Op::Release { held } => {
+                if !self.held.is_empty() {
+                    let held = self.held.remove(held % self.held.len());
+                    self.release(held);
+                    self.released.push(held);
+                }
+            }
+            Op::StrayRelease { pick, stray } => self.stray_release(*pick, *stray),
             Op::StrayReport { .. } | Op::TierRefuses { .. } | Op::TierFinds { .. } | Op::TierLoses { .. } => {
                 self.tier_changes(op);
             }
@@ -279,6 +307,7 @@ impl Run {
 
     fn reset(&mut self) -> Outcome {
         let report = self.manager.reset();
+        self.held_at_resets += self.manager.stats().tiers.iter().map(|tier| tier.held_slots).sum::<u64>();
         let (dropped, running) = self.model.reset();
         let parked = self.model.primary.stats().parked_slots;
         let actual = (report.promotions_dropped, report.jobs_running, report.slots_parked);
@@ -291,6 +320,67 @@ impl Run {
     fn report(&mut self, tier: usize, report: TierCompletion) {
         self.world.report(tier, report.clone());
         self.model.report(tier, report);
+    }
+
+    /// A tier will report some chunks as late, and hold their slots.
+    fn report_late(&mut self, tier: usize, id: JobId, mask: u8, late: Late) {
+        let job = self.model.jobs.iter().find(|job| job.id == id).unwrap();
+        let (keys, numbers) = (job.keys(), job.slots());
+        let open = self.world.open_jobs().into_iter().find(|(_, job)| job.id == id).unwrap().1;
+        let is_in = |at: usize| if mask == 0 { at == 0 } else { mask >> (at % 8) & 1 == 1 };
+        let late_places: Vec<usize> = (0..keys.len()).filter(|at| is_in(*at)).collect();
+        let held_of = |at: usize| HeldSlot { tier, job: id, slot: open.chunks[at].slot, number: numbers[at] };
+        let held: Vec<HeldSlot> = late_places.iter().map(|at| held_of(*at)).collect();
+        let named = late_places.iter().map(|at| keys[*at]).collect();
+        let report = match late {
+            Late::AsAWhole => TierCompletion::failed(id),
+            Late::Unnamed => TierCompletion::done(id),
+            Late::Named | Late::Twice | Late::WithAnother => TierCompletion::except(id, named),
+        };
+        let also = if matches!(late, Late::WithAnother) { vec![NO_SLOT] } else { vec![] };
+        let times = if matches!(late, Late::Twice) { 2 } else { 1 };
+        let with = |slot: fn(&HeldSlot) -> SlotId| {
+            [held.iter().map(slot).collect::<Vec<_>>().repeat(times), also.clone()].concat()
+        };
+        self.world.report(tier, report.clone().with_held(with(|held| held.slot)));
+        self.model.report(tier, report.with_held(with(|held| held.number)));
+        // A chunk that the job names twice has one slot.
+        for held in held {
+            if !self.held.iter().any(|known| (known.job, known.slot) == (id, held.slot)) {
+                self.held.push(held);
+            }
+        }
+    }
+
+    fn release(&mut self, HeldSlot { tier, job, slot, number }: HeldSlot) {
+        self.world.release(tier, job, slot);
+        self.model.release_held(tier, ReleasedSlot { job, slot: number });
+    }
+
+    fn stray_release(&mut self, pick: usize, stray: Stray) {
+        let num_tiers = self.world.lock().tiers.len();
+        let open = || {
+            let jobs: Vec<_> = self.model.jobs.iter().filter(|job| !job.reported).collect();
+            let job = jobs.get(pick % jobs.len().max(1))?;
+            let (_, known) = self.world.open_jobs().into_iter().find(|(_, open)| open.id == job.id)?;
+            let (slot, number) = (known.chunks[0].slot, job.slots()[0]);
+            Some(HeldSlot { tier: job.tier, job: job.id, slot, number })
+        };
+        let of = |all: &[HeldSlot]| all.get(pick % all.len().max(1)).copied();
+        let release = match stray {
+            Stray::OfNoJob => {
+                let (tier, job) = (pick % num_tiers, JobId(self.model.next_job + pick as u64));
+                Some(HeldSlot { tier, job, slot: NO_SLOT, number: NO_SLOT })
+            }
+            Stray::OfAnOpenJob => open(),
+            Stray::Again => of(&self.released),
+            Stray::OfAnother => of(&self.held)
+                .filter(|_| num_tiers > 1)
+                .map(|held| HeldSlot { tier: (held.tier + 1) % num_tiers, ..held }),
+        };
+        if let Some(release) = release {
+            self.release(release);
+        }
     }
 
     fn tier_job_done(&mut self, job: usize, how: How, pressed: bool) {
@@ -311,6 +401,7 @@ impl Run {
             (0..keys.len()).filter(is_in).map(|at| keys[at]).collect::<Vec<_>>()
         };
         let report = match how {
+            How::Late(mask, late) => return self.report_late(tier, id, mask, late),
             How::Done => TierCompletion::done(id),
             How::Failed => TierCompletion::failed(id),
             How::Partial(mask) => TierCompletion::except(id, masked(mask)),
@@ -374,8 +465,13 @@ impl Run {
         let without_slots = |calls: &[(usize, Call)]| {
             let mut calls = calls.to_vec();
             for (_, call) in &mut calls {
-                if let Call::Job(job) | Call::Rejected(job) = call {
-                    job.chunks.iter_mut().for_each(|chunk| chunk.slot = SlotId(0));
+                match call {
+                    Call::Job(job) | Call::Rejected(job) => {
+                        job.chunks.iter_mut().for_each(|chunk| chunk.slot = SlotId(0));
+                    }
+                    Call::Held(_, slots) => slots.fill(SlotId(0)),
+                    Call::Released(released) => released.slot = SlotId(0),
+                    _ => {}
                 }
             }
             calls
@@ -420,6 +516,10 @@ impl Run {
             self.apply(&Op::ScheduleEnd)?;
         }
         equal("work at rest", &self.manager.has_pending_work(), &false)?;
+        while !self.held.is_empty() {
+            self.apply(&Op::Release { held: 0 })?;
+        }
+        self.apply(&Op::ScheduleEnd)?;
         let counts = self.manager.counts();
         equal("what is in flight", &(counts.pending, counts.pinned), &(0, 0))?;
         equal("requests remembered", &self.manager.stats().open_requests, &0)?;
@@ -436,13 +536,39 @@ impl Run {
     }
 }
 
+/// What happened to late transfers over all runs, so that runs which test none of it are noticed.
+#[derive(Debug, Default)]
+struct LateTally {
+    jobs_late: Cell<u64>,
+    invalid_releases: Cell<u64>,
+    held_at_resets: Cell<u64>,
+}
+
+impl LateTally {
+    fn add(&self, run: &Run) {
+        let tiers = run.manager.stats().tiers;
+        self.jobs_late.update(|sum| sum + tiers.iter().map(|tier| tier.jobs_late).sum::<u64>());
+        self.invalid_releases.update(|sum| sum + tiers.iter().map(|tier| tier.invalid_releases).sum::<u64>());
+        self.held_at_resets.update(|sum| sum + run.held_at_resets);
+    }
+}
+
 #[track_caller]
 fn check(kind: PolicyKind) {
+    let tally = LateTally::default();
     explore(0..1_600, 400_000, generate, |seed, ops| {
         let mut run = Run::new(kind, seed);
         ops.iter().try_for_each(|op| run.apply(op))?;
-        run.close()
+        run.close()?;
+        tally.add(&run);
+        Ok(())
     });
+    println!("{tally:?}");
+    if std::env::var_os("KVO_TEST_SEED").is_none() {
+        let LateTally { jobs_late, invalid_releases, held_at_resets } = &tally;
+        let counts = [jobs_late, invalid_releases, held_at_resets].map(Cell::get);
+        assert!(counts.iter().all(|count| *count > 200), "too little was late: {tally:?}");
+    }
 }
 
 #[test]

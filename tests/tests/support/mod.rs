@@ -7,6 +7,7 @@ pub mod content;
 pub mod engine;
 pub mod fifo;
 pub mod ledger;
+pub mod stalling;
 pub mod tiers;
 
 use std::{path::Path, sync::Arc};
@@ -19,6 +20,7 @@ use kvo_policies::{CachePolicy, Lru};
 pub use content::{Rng, chunk_content, key};
 pub use engine::{Completion, Engine, NotLoaded, Offered, Request};
 pub use fifo::Fifo;
+pub use stalling::Stalling;
 pub use tiers::{Backing, Call, LONG, SteppedMemory, Watched};
 
 /// How the device arranges its blocks.

@@ -9,8 +9,8 @@ use std::{
 
 use kvo_core::{
     HostMemory, JobId, JobRejected, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
-    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
-    TierOutcome,
+    ReleasedSlot, RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob,
+    TierLookup, TierOutcome,
 };
 use kvo_nvme::NvmeStore;
 use kvo_policies::Lru;
@@ -74,6 +74,10 @@ impl SecondaryTier for SteppedMemory {
         self.tier.poll(done);
     }
 
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        self.tier.take_released(released);
+    }
+
     fn on_request_finished(&mut self, req: RequestId) {
         self.tier.on_request_finished(req);
     }
@@ -127,6 +131,7 @@ pub struct State<T> {
     open: HashMap<JobId, TierJob>,
     held: Vec<TierCompletion>,
     ready: Vec<TierCompletion>,
+    released: Vec<ReleasedSlot>,
 }
 
 impl<T: Backing> Watched<T> {
@@ -140,6 +145,7 @@ impl<T: Backing> Watched<T> {
             open: HashMap::new(),
             held: Vec::new(),
             ready: Vec::new(),
+            released: Vec::new(),
         };
         Self { name, state: Arc::new(Mutex::new(state)) }
     }
@@ -220,7 +226,7 @@ impl<T: Backing> State<T> {
             return completion;
         }
         if self.script.fail_whole_reads {
-            return TierCompletion::failed(job.id);
+            return TierCompletion::failed(job.id).with_held(completion.held);
         }
         let mut failed: Vec<OffloadKey> = job
             .chunks
@@ -233,7 +239,7 @@ impl<T: Backing> State<T> {
             TierOutcome::Partial { failed: more } => failed.extend(more),
             TierOutcome::Done => {}
         }
-        TierCompletion::except(job.id, failed)
+        TierCompletion::except(job.id, failed).with_held(completion.held)
     }
 }
 
@@ -300,6 +306,17 @@ impl<T: Backing> SecondaryTier for Watched<T> {
         let mut state = self.look();
         state.collect();
         done.append(&mut state.ready);
+    }
+
+    /// Releases wait for the report of their job, if that is held back.
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        let mut state = self.look();
+        let State { backing, released: waiting, held, ready, .. } = &mut *state;
+        backing.take_released(waiting);
+        let is_held_back = |release: &ReleasedSlot| {
+            held.iter().chain(&*ready).any(|completion| completion.job == release.job)
+        };
+        released.extend(waiting.extract_if(.., |release| !is_held_back(release)));
     }
 
     fn on_request_finished(&mut self, req: RequestId) {

@@ -17,7 +17,7 @@ pub struct Model {
     options: CpuOptions,
     policy: Box<dyn Naive>,
     chunks: Vec<Chunk>,
-    /// One entry a hold from before a reset.
+    /// One entry a hold from before a reset, or of a promotion that was given up.
     parked: Vec<SlotId>,
     pub generation: u64,
     pub jobs: Vec<Job>,
@@ -372,6 +372,21 @@ impl Model {
             }
         }
         Released::Ready
+    }
+
+    /// Whether a promotion that a tier may still write is dropped, and not one of before a reset.
+    pub fn give_up(&mut self, key: OffloadKey, slot: SlotId, generation: u64) -> bool {
+        let is_current = generation == self.generation;
+        if is_current {
+            self.fail(key);
+            self.parked.push(slot);
+        }
+        is_current
+    }
+
+    pub fn release_given_up(&mut self, slot: SlotId) -> Released {
+        self.parked.retain(|parked| *parked != slot);
+        Released::Freed
     }
 
     pub fn touch(&mut self, keys: &[OffloadKey]) {

@@ -74,6 +74,8 @@ pub(crate) fn classify(task: Task, fault: &Fault) -> Verdict {
         Fault::Io(error) => classify_io(task, error),
         Fault::Checksum { .. } => verdict(task, Kind::WrongBytes),
         Fault::Memory(_) | Fault::Engine(_) => verdict(task, Kind::Host),
+        Fault::Late => verdict(task, Kind::Slow),
+        Fault::Record(error) => classify_io(Task::Index, error),
     }
 }
 

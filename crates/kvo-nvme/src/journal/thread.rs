@@ -21,7 +21,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::{
     Entry, Journal,
-    writer::{Outcome, Writer},
+    writer::{Outcome, Writer, again},
 };
 use crate::{NvmeOptions, OpenError, engine::Event, file::StableFile, files::Index, format::RecordState};
 
@@ -83,7 +83,14 @@ impl FileJournal {
 
     fn start_at(name: &str, pace: Pace, writer: Writer, events: Sender<Event>) -> io::Result<Self> {
         let (messages, receiver) = crossbeam_channel::unbounded();
-        let served = Served { writer, batch: Vec::new(), pace, messages: receiver, events: events.clone() };
+        let served = Served {
+            writer,
+            batch: Vec::new(),
+            pace,
+            messages: receiver,
+            events: events.clone(),
+            is_lost: false,
+        };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(|| served.run())?;
         Ok(Self { messages: Some(messages), events, thread: Some(thread) })
     }
@@ -139,6 +146,8 @@ struct Served {
     pace: Pace,
     messages: Receiver<Message>,
     events: Sender<Event>,
+    /// Whether the store was told that nothing is recorded any more.
+    is_lost: bool,
 }
 
 impl Served {
@@ -194,6 +203,11 @@ impl Served {
     /// Reports the batch: all of it in durable mode, else what failed.
     fn tell(&mut self, outcome: &Outcome) {
         let is_durable = self.writer.is_durable();
+        if let Outcome::Failed(error) = outcome
+            && !std::mem::replace(&mut self.is_lost, true)
+        {
+            let _ = self.events.send(Event::JournalLost(again(error)));
+        }
         for entry in self.batch.drain(..) {
             let result = outcome.of(entry.slot);
             if is_durable || result.is_err() {

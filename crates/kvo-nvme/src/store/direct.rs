@@ -6,8 +6,13 @@ use hashbrown::HashSet;
 use kvo_core::{OffloadKey, SlotId};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
-use super::NvmeStore;
-use crate::{ChunkError, catalog::Residence, engine::Fault};
+use super::{NvmeStore, Recording, Request};
+use crate::{
+    ChunkError,
+    catalog::{Origin, Residence},
+    engine::Fault,
+    health::{Direction, Task},
+};
 
 impl NvmeStore {
     /// Writes one chunk and waits for it. A chunk that is there already is kept as it is.
@@ -16,12 +21,13 @@ impl NvmeStore {
     ///
     /// # Errors
     /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key;
+    /// [`ChunkError::Refused`] while the device has failed too often or cannot be written;
     /// [`ChunkError::NoRoom`] if nothing can be evicted; then nothing has changed. After [`ChunkError::Write`] the
     /// chunk is not in the store, and another may have been evicted for it.
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
-        let mut accesses = RequestAccesses::default();
+        let Request { mut accesses, run } = self.new_request();
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
             Residence::Valid { slot, .. } => {
@@ -31,6 +37,7 @@ impl NvmeStore {
             }
             Residence::Absent => {}
         }
+        let pass = self.health.allow(Direction::Write, self.clock.now()).map_err(|_| ChunkError::Refused)?;
         self.catalog.on_store_miss(&[KeyAccess {
             key,
             slot: None,
@@ -38,17 +45,46 @@ impl NvmeStore {
             kind: AccessKind::Inserted,
         }]);
         self.catalog.make_room(1, &HashSet::new(), 0);
-        let Some((slot, tenant)) = self.catalog.begin_write(&mut accesses.recency, key, None) else {
+        let Some((slot, tenant)) =
+            self.catalog.begin_write(&mut accesses.recency, key, Origin { run, end_token: None })
+        else {
+            self.health.on_cancelled(pass);
             self.stats.chunks_refused += 1;
             return Err(ChunkError::NoRoom);
         };
-        let result = self.worker.write(slot, &tenant, bytes);
-        self.end_write(slot, &result);
-        result.map_err(|fault| ChunkError::Write(into_io(fault)))?;
+        match self.worker.write(slot, &tenant, bytes) {
+            Ok(checksum) => {
+                self.health.on_success(pass);
+                self.put_record(slot, checksum);
+                if self.durable {
+                    self.recording.insert(slot, Recording { op: None, checksum });
+                    self.await_record(slot, &key)?;
+                } else {
+                    self.end_write(slot, Ok(checksum));
+                }
+            }
+            Err(fault) => {
+                let verdict = self.note_fault(Task::Write, &fault, pass);
+                self.end_write(slot, Err(verdict.slot));
+                return Err(ChunkError::Write(into_io(fault)));
+            }
+        }
         self.stats.write.chunks += 1;
         self.stats.write.bytes += bytes.len() as u64;
         self.commit(&mut accesses, &key, slot, Met::Stored);
         Ok(())
+    }
+
+    /// Waits until the record of a chunk is safe, or is known not to be.
+    fn await_record(&mut self, slot: u32, key: &OffloadKey) -> Result<(), ChunkError> {
+        while self.recording.contains_key(&slot) {
+            let Ok(event) = self.events.recv() else { break };
+            self.take_in(event);
+        }
+        match self.catalog.residence(key) {
+            Residence::Valid { .. } => Ok(()),
+            _ => Err(ChunkError::Write(io::Error::other("the record of the chunk could not be made safe"))),
+        }
     }
 
     /// Reads one chunk into `bytes` and waits for it; `false` is a miss.
@@ -61,12 +97,16 @@ impl NvmeStore {
     pub fn read_chunk(&mut self, key: &OffloadKey, bytes: &mut [u8]) -> Result<bool, ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
-        let Some(pinned) = self.catalog.begin_read(key) else {
+        let pass = match self.catalog.residence(key) {
+            Residence::Valid { .. } => self.health.allow(Direction::Read, self.clock.now()).ok(),
+            _ => None,
+        };
+        let Some((pass, pinned)) = pass.and_then(|pass| Some((pass, self.catalog.begin_read(key)?))) else {
             self.stats.read_misses += 1;
             return Ok(false);
         };
         let result = self.worker.read(pinned.slot, &pinned.tenant, pinned.checksum, bytes);
-        self.end_read(pinned.slot, &result);
+        self.end_read(pinned.slot, &result, pass);
         if let Err(fault) = result {
             tracing::warn!(tier = &*self.name, ?key, %fault, "read failed");
             return Ok(false);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
-use kvo_core::{EdgeStats, JobId, OffloadKey, RequestId, TierChunk, TierDirection, TierJob};
+use kvo_core::{EdgeStats, JobId, OffloadKey, RequestId, SlotId, TierChunk, TierDirection, TierJob};
 use tracing::Span;
 
 use crate::engine::Fault;
@@ -15,12 +15,36 @@ pub(super) struct Waiter {
     pub(super) index: u32,
 }
 
-/// A job that was taken and is not reported yet.
+/// How far a chunk of a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its end is known, and nothing touches its slot of the host memory for this job.
+    Ended,
+    /// With the engine.
+    Moving,
+    /// With the engine for the second time: the first slot of the file failed.
+    MovingAgain,
+    /// Another job's write of the same key decides it.
+    Waiting,
+    /// Reported as failed, and still with the engine.
+    Late,
+}
+
+/// A job that was taken, until it is reported and the engine has ended with its slots.
 pub(super) struct Job {
+    pub(super) req: RequestId,
     pub(super) direction: TierDirection,
+    /// When it is late.
+    pub(super) deadline: Duration,
     chunks: Vec<TierChunk>,
+    states: Vec<State>,
     /// Chunks whose end is not known yet.
     undecided: u32,
+    /// Chunks that are reported and still with the engine.
+    late: u32,
+    /// Their slots of the host memory, until the job is reported.
+    held: Vec<SlotId>,
+    is_reported: bool,
     /// Places of the chunks that failed.
     failed: Vec<u32>,
     /// Chunks that were moved by I/O of this job.
@@ -41,8 +65,9 @@ pub(super) struct Ended {
 }
 
 impl Job {
-    pub(super) fn new(job: TierJob, tier: &str, chunk_bytes: usize) -> Self {
-        let TierJob { id, req: RequestId(req), direction, chunks } = job;
+    pub(super) fn new(job: TierJob, tier: &str, chunk_bytes: usize, deadline: Duration) -> Self {
+        let TierJob { id, req: request, direction, chunks } = job;
+        let RequestId(req) = request;
         let (num_chunks, bytes) = (chunks.len(), chunks.len().saturating_mul(chunk_bytes));
         let span = match direction {
             TierDirection::Write => {
@@ -53,9 +78,15 @@ impl Job {
             }
         };
         Self {
+            req: request,
             direction,
+            deadline,
+            states: vec![State::Ended; chunks.len()],
             chunks,
             undecided: 0,
+            late: 0,
+            held: Vec::new(),
+            is_reported: false,
             failed: Vec::new(),
             moved: 0,
             faults: 0,
@@ -81,9 +112,35 @@ impl Job {
         self.undecided == 0
     }
 
-    /// One more chunk whose end is to be waited for.
-    pub(super) fn await_one(&mut self) {
+    /// The report has been taken.
+    pub(super) fn reported(&mut self) {
+        self.is_reported = true;
+    }
+
+    /// Whether the job is reported, and the engine has nothing of it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_reported && self.late == 0
+    }
+
+    /// A chunk goes to the engine.
+    pub(super) fn begin(&mut self, index: u32) {
         self.undecided += 1;
+        self.set(index, State::Moving);
+    }
+
+    /// A chunk goes to the engine again, which may happen once; says whether it may.
+    pub(super) fn begin_again(&mut self, index: u32) -> bool {
+        let first = self.states[index as usize] == State::Moving;
+        if first {
+            self.set(index, State::MovingAgain);
+        }
+        first
+    }
+
+    /// A chunk's end depends on another write.
+    pub(super) fn wait(&mut self, index: u32) {
+        self.undecided += 1;
+        self.set(index, State::Waiting);
     }
 
     /// A chunk fails that nothing was done for.
@@ -91,26 +148,63 @@ impl Job {
         self.failed.push(index);
     }
 
-    /// A chunk that was waited for has been moved.
-    pub(super) fn chunk_moved(&mut self) {
+    /// A chunk has left the engine. Says whether it was late, and with that reported before.
+    pub(super) fn chunk_ended(&mut self, index: u32, result: Result<u64, Fault>) -> bool {
+        let was_late = self.set(index, State::Ended) == State::Late;
+        if was_late {
+            self.late -= 1;
+            return true;
+        }
         self.undecided -= 1;
-        self.moved += 1;
-    }
-
-    /// A chunk that was waited for could not be moved.
-    pub(super) fn chunk_failed(&mut self, index: u32, fault: Fault) {
-        self.undecided -= 1;
-        self.failed.push(index);
-        self.faults += 1;
-        self.last_fault = Some(fault);
+        match result {
+            Ok(_) => self.moved += 1,
+            Err(fault) => {
+                self.failed.push(index);
+                self.faults += 1;
+                self.last_fault = Some(fault);
+            }
+        }
+        false
     }
 
     /// The write of another job has decided a chunk of this one.
     pub(super) fn wait_ended(&mut self, index: u32, written: bool) {
         self.undecided -= 1;
+        self.set(index, State::Ended);
         if !written {
             self.failed.push(index);
         }
+    }
+
+    /// Fails every chunk that is not decided; returns how many of them the engine still has.
+    pub(super) fn give_up(&mut self) -> u32 {
+        for index in 0..self.num_chunks() {
+            match self.states[index as usize] {
+                State::Moving | State::MovingAgain => {
+                    self.held.push(self.chunk(index).slot);
+                    self.late += 1;
+                    self.set(index, State::Late);
+                }
+                State::Waiting => {
+                    self.set(index, State::Ended);
+                }
+                State::Ended | State::Late => continue,
+            }
+            self.undecided -= 1;
+            self.faults += 1;
+            self.failed.push(index);
+            self.last_fault = Some(Fault::Late);
+        }
+        self.late
+    }
+
+    /// The slots of the host memory that the engine still has although the job ends, for its report.
+    pub(super) fn take_held(&mut self) -> Vec<SlotId> {
+        std::mem::take(&mut self.held)
+    }
+
+    fn set(&mut self, index: u32, state: State) -> State {
+        std::mem::replace(&mut self.states[index as usize], state)
     }
 
     /// Ends the job: failed keys head to tail, each once.
@@ -132,8 +226,8 @@ impl Job {
     }
 
     #[cfg(test)]
-    pub(super) fn undecided(&self) -> usize {
-        self.undecided as usize
+    pub(super) fn open_chunks(&self) -> usize {
+        (self.undecided + self.late) as usize
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use kvo_core::{RequestId, SecondaryTier, TierCompletion, TierDirection, TierLookup};
 
 use super::{CHUNK_BYTES, Rig, Trouble, content, key, keys};
+use crate::BreakerOptions;
 
 /// Reads chunks 1 to 4 with trouble at chunk 2: it alone fails, and is dropped if `dropped`.
 #[track_caller]
@@ -25,7 +26,7 @@ fn check_read(trouble: Trouble, dropped: bool, quarantined: u32) {
 #[test]
 fn a_failed_read_costs_its_key_and_nothing_else() {
     check_read(Trouble::Eio, true, 1);
-    check_read(Trouble::Error(io::ErrorKind::PermissionDenied), true, 1);
+    check_read(Trouble::Error(io::ErrorKind::TimedOut), false, 0);
     check_read(Trouble::Eof, true, 0);
     check_read(Trouble::Panic, false, 0);
 }
@@ -40,29 +41,61 @@ fn short_reads_are_no_fault() {
     assert_eq!(rig.memory.bytes(1), content(1, 0, CHUNK_BYTES));
 }
 
-/// Writes chunks 1 to 3 with trouble at chunk 2: it alone fails.
+/// Writes chunks 1 to 3 with trouble at chunk 2, whatever slot it is given: it alone fails.
 #[track_caller]
 fn check_write(trouble: Trouble, quarantined: u32) {
-    let mut rig = Rig::new(4);
+    let mut rig = Rig::new(5);
     let job = rig.write(1, &[1, 2, 3]);
     rig.run_all(&[(2, trouble)]);
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
     rig.check_resident(0..5, &[1, 3]);
     let counts = rig.store.counts();
-    assert_eq!((counts.quarantined, counts.free), (quarantined, 2 - quarantined));
-    // It can be written again.
+    assert_eq!((counts.quarantined, counts.free), (quarantined, 3 - quarantined));
+    // It can be written again, after a pause if nothing could be written.
+    rig.clock.advance(BreakerOptions::default().pause);
     rig.put(1, &[2]);
     rig.get(1, &[1, 2, 3], &[]);
 }
 
 #[test]
 fn a_failed_write_costs_its_key_and_nothing_else() {
-    check_write(Trouble::Eio, 1);
-    check_write(Trouble::Eof, 1);
+    check_write(Trouble::Eio, 2);
+    check_write(Trouble::Eof, 2);
     check_write(Trouble::Error(io::ErrorKind::StorageFull), 0);
     check_write(Trouble::Error(io::ErrorKind::QuotaExceeded), 0);
     check_write(Trouble::Error(io::ErrorKind::ReadOnlyFilesystem), 0);
     check_write(Trouble::Panic, 0);
+}
+
+#[test]
+fn a_write_whose_slot_fails_goes_to_another() {
+    let mut rig = Rig::new(2);
+    rig.put(1, &[1]);
+    let first = rig.write(2, &[2]);
+    let second = rig.write(3, &[2]);
+    let op = rig.next_op().unwrap();
+    rig.run(op, Trouble::Eio);
+    assert_eq!(rig.poll(), []);
+    let again = rig.next_op().expect("it is written again");
+    assert_eq!((again.job, again.index, again.host), (op.job, op.index, op.host));
+    assert_ne!(again.slot, op.slot);
+    assert!(again.tenant.generation > op.tenant.generation);
+    rig.run(again, Trouble::None);
+    assert_eq!(rig.poll(), [first, second].map(TierCompletion::done));
+    rig.get(4, &[2], &[]);
+    // The other slot was free only once chunk 1 had gone.
+    rig.check_resident(0..3, &[2]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.writes_again, stats.write_errors, stats.counts.quarantined), (1, 1, 1));
+}
+
+#[test]
+fn a_write_whose_slot_fails_without_another_fails() {
+    let mut rig = Rig::new(1);
+    let job = rig.write(1, &[1]);
+    rig.run_all(&[(1, Trouble::Eio)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+    assert_eq!((rig.store.counts().quarantined, rig.store.stats().writes_again), (1, 0));
 }
 
 #[test]

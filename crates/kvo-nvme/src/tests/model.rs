@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     io,
+    time::Duration,
 };
 
 use kvo_core::{
@@ -16,7 +17,7 @@ use kvo_policies::{GhostHits, PolicyKind};
 
 use super::{CHUNK_BYTES, Rig, Trouble, content, key};
 use crate::{
-    NvmeOptions, SlotCounts,
+    BreakerOptions, NvmeOptions, SlotCounts,
     engine::{Action, Op as Transfer},
 };
 
@@ -104,7 +105,7 @@ fn draw_ns(rng: &mut Rng) -> Vec<u64> {
 fn draw_trouble(rng: &mut Rng) -> Trouble {
     match rng.below(16) {
         0 => Trouble::Eio,
-        1 => Trouble::Error(io::ErrorKind::StorageFull),
+        1 => Trouble::Error(io::ErrorKind::OutOfMemory),
         2..5 => Trouble::Lost,
         5..8 => Trouble::Torn,
         8..10 => Trouble::Eof,
@@ -155,6 +156,8 @@ struct Model {
     waiters: Vec<(u64, JobId, usize)>,
     queued: Vec<Transfer>,
     ended: VecDeque<(Transfer, End)>,
+    /// Chunks whose first slot has failed.
+    again: HashSet<(JobId, u32)>,
     completed: Vec<JobId>,
     free_host: Vec<u32>,
     announced: BTreeSet<u64>,
@@ -188,6 +191,8 @@ impl Model {
             policy,
             queue_chunks_max,
             record_events: true,
+            // What closes the store has tests of its own.
+            breaker: BreakerOptions { errors: u32::MAX, ..BreakerOptions::default() },
             ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64)
         };
         Self {
@@ -204,6 +209,7 @@ impl Model {
             waiters: Vec::new(),
             queued: Vec::new(),
             ended: VecDeque::new(),
+            again: HashSet::new(),
             completed: Vec::new(),
             free_host: (0..64).collect(),
             announced: BTreeSet::new(),
@@ -419,9 +425,9 @@ impl Model {
             Trouble::None | Trouble::Short | Trouble::Lost | Trouble::Torn => {
                 if self.corrupt.contains(&op.slot) { End::Corrupt } else { End::Good }
             }
-            Trouble::Eio | Trouble::Error(_) => End::Broken,
+            Trouble::Eio => End::Broken,
             Trouble::Eof => End::Corrupt,
-            Trouble::Panic => End::Innocent,
+            Trouble::Error(_) | Trouble::Panic => End::Innocent,
         }
     }
 
@@ -435,11 +441,25 @@ impl Model {
 
     /// What the store does with what has ended: at a poll, and before a job is looked at.
     fn absorb(&mut self) {
+        let _ = self.rig.store.drain(Duration::ZERO);
+        // Of the chunks that go for writes which are begun anew, the store has chosen which; until the end their number
+        // is enough.
+        let mut num_evicted = 0;
+        let mut begun_anew = Vec::new();
         while let Some((op, end)) = self.ended.pop_front() {
             let n = number(&op.tenant.key);
             match op.action {
                 Action::Write => {
                     assert_eq!(self.chunks[&n], Chunk::Writing { slot: op.slot });
+                    if end == End::Broken && self.again.insert((op.job, op.index)) {
+                        let (free, evictable) = self.room(num_evicted);
+                        if free + evictable > 0 {
+                            num_evicted += u32::from(free == 0);
+                            self.quarantined.insert(op.slot);
+                            begun_anew.push(self.write_anew(&op));
+                            continue;
+                        }
+                    }
                     if end == End::Good {
                         self.chunks.insert(n, Chunk::Valid { slot: op.slot, pins: 0 });
                     } else {
@@ -460,6 +480,42 @@ impl Model {
                     self.decide(op.job, op.index as usize, end == End::Good);
                 }
             }
+        }
+        self.take_evicted(num_evicted, &begun_anew);
+    }
+
+    /// Slots that are free, and chunks that may be evicted, after `num_evicted` have been that are not known yet.
+    fn room(&self, num_evicted: u32) -> (u32, u32) {
+        let evictable = |chunk: &&Chunk| matches!(chunk, Chunk::Valid { pins: 0, .. });
+        let evictable = u32::try_from(self.chunks.values().filter(evictable).count()).unwrap() - num_evicted;
+        let used = self.chunks.len() + self.retiring.len() + self.quarantined.len();
+        (self.capacity + num_evicted - u32::try_from(used).unwrap(), evictable)
+    }
+
+    /// The write that the store has begun in another slot because this one failed.
+    fn write_anew(&mut self, failed: &Transfer) -> Transfer {
+        let op = self.rig.next_op().expect("the write is queued anew");
+        assert_eq!((op.job, op.index, op.host), (failed.job, failed.index, failed.host));
+        assert_eq!(op.tenant.key, failed.tenant.key);
+        assert_ne!(op.slot, failed.slot);
+        assert!(op.tenant.generation > self.last_generation, "a generation comes again: {op:?}");
+        self.last_generation = op.tenant.generation;
+        self.chunks.insert(number(&op.tenant.key), Chunk::Writing { slot: op.slot });
+        self.queued.push(op);
+        op
+    }
+
+    fn take_evicted(&mut self, num_evicted: u32, begun_anew: &[Transfer]) {
+        let removed = self.replay();
+        assert_eq!(removed.len(), num_evicted as usize, "evicted {removed:?} for {begun_anew:?}");
+        for (_, n) in removed {
+            let chunk = self.chunks.remove(&n);
+            assert!(matches!(chunk, Some(Chunk::Valid { pins: 0, .. })), "chunk {n} was evicted: {chunk:?}");
+        }
+        for op in begun_anew {
+            let chunk = self.chunks.remove(&number(&op.tenant.key)).expect("it is being written");
+            self.assert_unused(op.slot);
+            self.chunks.insert(number(&op.tenant.key), chunk);
         }
     }
 
@@ -587,6 +643,8 @@ impl Model {
     fn settle(&mut self) {
         while !self.queued.is_empty() {
             self.apply(&Op::Run { pick: 0, trouble: Trouble::None, busy: false });
+            // Writes that failed before are begun anew only now.
+            self.apply(&Op::Poll);
         }
         self.apply(&Op::Poll);
         assert!(self.jobs.is_empty(), "jobs were never reported: {:?}", self.jobs);

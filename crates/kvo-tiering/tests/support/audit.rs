@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvo_core::{JobId, RequestId, SlotId, TierDirection, TierJob};
+use kvo_core::{JobId, ReleasedSlot, RequestId, SlotId, TierDirection, TierJob};
 
 use super::fake_tier::Call;
 
@@ -10,6 +10,8 @@ use super::fake_tier::Call;
 #[derive(Debug, Default)]
 pub struct Audit {
     tier_jobs: Vec<(usize, TierJob)>,
+    /// Jobs that were reported, with the chunks whose slots are still held.
+    late: Vec<(usize, TierJob)>,
     stores: Vec<(JobId, Vec<SlotId>)>,
     loads: Vec<(JobId, Vec<SlotId>)>,
     /// How often a tier was told that a request is finished, once it was told that the request begins.
@@ -32,6 +34,20 @@ impl Audit {
             Call::Rejected(job) => self.number(tier, job),
             Call::Ended(id) => {
                 self.tier_jobs.retain(|(_, job)| job.id != *id);
+                Ok(())
+            }
+            Call::Held(id, slots) => {
+                let of = self.tier_jobs.iter().find(|(_, job)| job.id == *id).cloned();
+                let Some((tier, mut job)) = of else { return Err(format!("job {id} is not open")) };
+                job.chunks.retain(|chunk| slots.contains(&chunk.slot));
+                self.late.push((tier, job));
+                Ok(())
+            }
+            Call::Released(ReleasedSlot { job: id, slot }) => {
+                for (_, job) in self.late.iter_mut().filter(|(_, job)| job.id == *id) {
+                    job.chunks.retain(|chunk| chunk.slot != *slot);
+                }
+                self.late.retain(|(_, job)| !job.chunks.is_empty());
                 Ok(())
             }
             Call::Finished(req) => {
@@ -103,15 +119,22 @@ impl Audit {
 
     /// Nothing is open, and every tier has been told once of the end of every request.
     pub fn expect_quiet(&self) -> Result<(), String> {
-        let open = (self.tier_jobs.len(), self.stores.len(), self.loads.len());
-        fail_if(open != (0, 0, 0), || format!("tier jobs, stores and loads still open: {open:?}"))?;
+        let open = (self.tier_jobs.len(), self.late.len(), self.stores.len(), self.loads.len());
+        fail_if(open != (0, 0, 0, 0), || {
+            format!("tier jobs, late ones, stores and loads still open: {open:?}")
+        })?;
         let not_once: Vec<_> = self.finishes.iter().filter(|(_, finishes)| **finishes != 1).collect();
         fail_if(!not_once.is_empty(), || format!("not finished once: {not_once:?}"))
     }
 
+    /// Whose slots tiers may touch.
+    fn in_use(&self) -> impl Iterator<Item = &TierJob> {
+        self.tier_jobs.iter().chain(&self.late).map(|(_, job)| job)
+    }
+
     fn expect_unused(&self, what: &str, slots: &[SlotId]) -> Result<(), String> {
         self.expect_unwritten(what, slots)?;
-        let of_writes = self.tier_jobs.iter().flat_map(|(_, job)| &job.chunks).map(|chunk| chunk.slot);
+        let of_writes = self.in_use().flat_map(|job| &job.chunks).map(|chunk| chunk.slot);
         let of_loads = self.loads.iter().flat_map(|(_, slots)| slots.iter().copied());
         let shared = of_writes.chain(of_loads).find(|slot| slots.contains(slot));
         let twice = slots.iter().enumerate().find(|(at, slot)| slots[..*at].contains(slot));
@@ -121,8 +144,8 @@ impl Audit {
     }
 
     fn expect_unwritten(&self, what: &str, slots: &[SlotId]) -> Result<(), String> {
-        let reads = self.tier_jobs.iter().filter(|(_, job)| job.direction == TierDirection::Read);
-        let of_reads = reads.flat_map(|(_, job)| &job.chunks).map(|chunk| chunk.slot);
+        let reads = self.in_use().filter(|job| job.direction == TierDirection::Read);
+        let of_reads = reads.flat_map(|job| &job.chunks).map(|chunk| chunk.slot);
         let of_stores = self.stores.iter().flat_map(|(_, slots)| slots.iter().copied());
         let written = of_reads.chain(of_stores).find(|slot| slots.contains(slot));
         fail_if(written.is_some(), || format!("{what} would use slot {written:?}, which is being written"))

@@ -7,8 +7,8 @@ use std::{
 
 use kvo_core::{
     JobId, JobRejected, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
-    RequestContext, RequestId, SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
-    TierOutcome,
+    ReleasedSlot, RequestContext, RequestId, SecondaryTier, SlotId, TierCompletion, TierDirection, TierJob,
+    TierLookup, TierOutcome,
 };
 
 /// What a tier is.
@@ -48,8 +48,13 @@ pub enum Call {
     Job(TierJob),
     Rejected(TierJob),
     Poll,
-    /// The tier reported this job, which it had. Not a call, but from here on the tier touches no slot of it.
+    /// The tier is about to report this job, which it had, and will still touch these slots of it. Not a call.
+    Held(JobId, Vec<SlotId>),
+    /// The tier reported this job, which it had. Not a call, but from here on the tier touches no slot of it that it
+    /// does not hold.
     Ended(JobId),
+    /// The tier released this slot, which it held. Not a call.
+    Released(ReleasedSlot),
     Finished(RequestId),
     ScheduleEnd,
     TakeEvents,
@@ -64,6 +69,9 @@ pub struct Script {
     pub open: Vec<TierJob>,
     /// Given out at the next poll.
     pub reports: Vec<TierCompletion>,
+    pub releases: Vec<ReleasedSlot>,
+    /// What it has reported as held and not released.
+    held: Vec<ReleasedSlot>,
     pub events: Vec<OffloadEvent>,
     pub refuses_reads: bool,
     pub refuses_writes: bool,
@@ -112,6 +120,8 @@ impl World {
                 resident: BTreeSet::new(),
                 open: Vec::new(),
                 reports: Vec::new(),
+                releases: Vec::new(),
+                held: Vec::new(),
                 events: Vec::new(),
                 refuses_reads: false,
                 refuses_writes: false,
@@ -167,6 +177,11 @@ impl World {
             script.resident.extend(job.chunks.iter().map(|chunk| chunk.key));
         }
         script.reports.push(report);
+    }
+
+    /// Lets `tier` say after its next poll that it has let a slot go, be it true or not.
+    pub fn release(&self, tier: usize, job: JobId, slot: SlotId) {
+        self.lock().tiers[tier].releases.push(ReleasedSlot { job, slot });
     }
 
     /// Makes `tier` have chunks.
@@ -238,10 +253,32 @@ impl SecondaryTier for FakeTier {
         log.push((self.index, Call::Poll));
         for report in script.reports.drain(..) {
             if let Some(at) = script.open.iter().position(|job| job.id == report.job) {
-                script.open.remove(at);
+                let job = script.open.remove(at);
+                let is_held = |slot: &SlotId| report.held.contains(slot);
+                let mut held: Vec<SlotId> =
+                    job.chunks.iter().map(|chunk| chunk.slot).filter(is_held).collect();
+                held.sort_unstable();
+                held.dedup();
+                if !held.is_empty() {
+                    script.held.extend(held.iter().map(|slot| ReleasedSlot { job: job.id, slot: *slot }));
+                    log.push((self.index, Call::Held(job.id, held)));
+                }
                 log.push((self.index, Call::Ended(report.job)));
             }
             done.push(report);
+        }
+    }
+
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        let mut guard = self.world.lock();
+        let State { log, tiers } = &mut *guard;
+        let script = &mut tiers[self.index];
+        for release in script.releases.drain(..) {
+            if let Some(at) = script.held.iter().position(|held| *held == release) {
+                script.held.remove(at);
+                log.push((self.index, Call::Released(release)));
+            }
+            released.push(release);
         }
     }
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use kvo_core::{
-    EdgeStats, EventKind, JobId, LookupResult, OffloadKey, OffloadPolicy, RequestId, SlotId, TierChunk,
-    TierCompletion, TierDirection, TierFilter, TierJob, TierLookup, TierOutcome,
+    EdgeStats, EventKind, JobId, LookupResult, OffloadKey, OffloadPolicy, ReleasedSlot, RequestId, SlotId,
+    TierChunk, TierCompletion, TierDirection, TierFilter, TierJob, TierLookup, TierOutcome,
 };
 use kvo_cpu::{HoldKind, Released};
 use kvo_tiering::{TierStats, TieringOptions, TieringStats};
@@ -34,7 +34,11 @@ pub struct Naive {
     queued: Vec<(usize, RequestId, Hold)>,
     stores: Vec<(JobId, RequestId, Vec<Chunk>)>,
     pub jobs: Vec<Job>,
+    late: Vec<Late>,
     reports: Vec<Vec<TierCompletion>>,
+    releases: Vec<Vec<ReleasedSlot>>,
+    /// What the tiers have said that they hold, and not yet that they have let go.
+    held: Vec<(usize, ReleasedSlot)>,
     pub next_job: u64,
     next_slot: u32,
     polled: bool,
@@ -66,6 +70,15 @@ pub struct Job {
     pub reported: bool,
 }
 
+/// A slot that a tier holds of a job that it has reported.
+struct Late {
+    at: (usize, ReleasedSlot),
+    direction: TierDirection,
+    holds: Vec<Hold>,
+    /// Of a promotion that was given up.
+    is_given_up: bool,
+}
+
 #[derive(Clone, Copy)]
 struct Hold {
     key: OffloadKey,
@@ -77,6 +90,11 @@ struct Hold {
 impl Job {
     pub fn keys(&self) -> Vec<OffloadKey> {
         self.holds.iter().map(|hold| hold.key).collect()
+    }
+
+    /// The slot of each chunk, by the model's number.
+    pub fn slots(&self) -> Vec<SlotId> {
+        self.holds.iter().map(|hold| hold.slot).collect()
     }
 }
 
@@ -94,7 +112,10 @@ impl Naive {
             queued: Vec::new(),
             stores: Vec::new(),
             jobs: Vec::new(),
+            late: Vec::new(),
             reports: names.iter().map(|_| Vec::new()).collect(),
+            releases: names.iter().map(|_| Vec::new()).collect(),
+            held: Vec::new(),
             next_job: 0,
             next_slot: 0,
             polled: false,
@@ -113,6 +134,7 @@ impl Naive {
     pub fn stats(&self) -> TieringStats {
         let with_active = |(tier, stats): (usize, &TierStats)| TierStats {
             active_jobs: self.jobs.iter().filter(|job| job.tier == tier).count() as u64,
+            held_slots: self.late.iter().filter(|late| late.at.0 == tier).count() as u64,
             ..stats.clone()
         };
         TieringStats {
@@ -274,7 +296,9 @@ impl Naive {
         self.poll();
         let current = self.primary.generation;
         let queued = std::mem::take(&mut self.queued);
+        let late = self.late.iter().filter(|late| !late.is_given_up).flat_map(|late| &late.holds);
         let held = self.jobs.iter().flat_map(|job| &job.holds).chain(queued.iter().map(|(.., hold)| hold));
+        let held = held.chain(late);
         let held: Vec<SlotId> =
             held.filter(|hold| hold.generation == current).map(|hold| hold.slot).collect();
         self.primary.reset(held);
@@ -308,32 +332,90 @@ impl Naive {
         self.reports[tier].push(report);
     }
 
+    /// A tier will say this after its next poll.
+    pub fn release_held(&mut self, tier: usize, release: ReleasedSlot) {
+        self.releases[tier].push(release);
+    }
+
     fn poll(&mut self) {
         self.polled = true;
-        let mut ended: Vec<(Job, TierOutcome)> = Vec::new();
+        let mut ended: Vec<(Job, TierOutcome, Vec<SlotId>)> = Vec::new();
+        let mut released = Vec::new();
         for tier in 0..self.tiers.len() {
             self.calls.push((tier, Call::Poll));
             for report in std::mem::take(&mut self.reports[tier]) {
                 match self.jobs.iter().position(|job| job.id == report.job && job.tier == tier) {
                     None => self.tiers[tier].invalid_reports += 1,
                     Some(at) => {
-                        self.calls.push((tier, Call::Ended(report.job)));
-                        ended.push((self.jobs.remove(at), report.outcome));
+                        let (id, job) = (report.job, self.jobs.remove(at));
+                        let held: BTreeSet<SlotId> =
+                            job.slots().into_iter().filter(|slot| report.held.contains(slot)).collect();
+                        if !held.is_empty() {
+                            self.calls.push((tier, Call::Held(id, held.iter().copied().collect())));
+                            let of_job = |slot| (tier, ReleasedSlot { job: id, slot });
+                            self.held.extend(held.into_iter().map(of_job));
+                        }
+                        self.calls.push((tier, Call::Ended(id)));
+                        ended.push((job, report.outcome, report.held));
+                    }
+                }
+            }
+            for release in std::mem::take(&mut self.releases[tier]) {
+                match self.held.iter().position(|held| *held == (tier, release)) {
+                    None => self.tiers[tier].invalid_releases += 1,
+                    Some(at) => {
+                        self.calls.push((tier, Call::Released(release)));
+                        released.push(self.held.remove(at));
                     }
                 }
             }
         }
-        for (job, outcome) in ended {
-            self.end(&job, outcome);
+        for (job, outcome, held) in ended {
+            self.end(&job, outcome, &held);
+        }
+        for at in released {
+            let place = self.late.iter().position(|late| late.at == at).unwrap();
+            let late = self.late.remove(place);
+            self.let_go(&late);
         }
     }
 
-    fn end(&mut self, job: &Job, mut outcome: TierOutcome) {
-        if matches!(&outcome, TierOutcome::Partial { failed } if failed.iter().any(|key| !job.keys().contains(key)))
-        {
+    fn let_go(&mut self, late: &Late) {
+        for hold in &late.holds {
+            match late.direction {
+                TierDirection::Read if late.is_given_up => {
+                    self.primary.release_given_up(hold.slot);
+                }
+                TierDirection::Read => {
+                    self.release(*hold, HoldKind::Promotion, false);
+                }
+                TierDirection::Write => {
+                    self.release(*hold, HoldKind::Cascade, false);
+                }
+            }
+        }
+    }
+
+    /// Whether a report says something of its job that cannot be.
+    fn is_senseless(job: &Job, outcome: &TierOutcome, held: &[SlotId]) -> bool {
+        let failed = |key: &OffloadKey| match outcome {
+            TierOutcome::Done => false,
+            TierOutcome::Partial { failed } => failed.contains(key),
+            TierOutcome::Failed => true,
+        };
+        let strange_key = matches!(outcome, TierOutcome::Partial { failed } if failed.iter().any(|key| !job.keys().contains(key)));
+        let strange_slot = held.iter().any(|slot| !job.slots().contains(slot));
+        let arrived = job.holds.iter().any(|hold| held.contains(&hold.slot) && !failed(&hold.key));
+        strange_key || strange_slot || arrived
+    }
+
+    fn end(&mut self, job: &Job, mut outcome: TierOutcome, held: &[SlotId]) {
+        if Self::is_senseless(job, &outcome, held) {
             self.tiers[job.tier].invalid_reports += 1;
             outcome = TierOutcome::Failed;
         }
+        let is_late = job.holds.iter().any(|hold| held.contains(&hold.slot));
+        self.tiers[job.tier].jobs_late += u64::from(is_late);
         let arrived = |key: &OffloadKey| match &outcome {
             TierOutcome::Done => true,
             TierOutcome::Partial { failed } => !failed.contains(key),
@@ -344,20 +426,45 @@ impl Naive {
             TierDirection::Write => HoldKind::Cascade,
             TierDirection::Read => HoldKind::Promotion,
         };
-        let (mut stored, mut lost) = (Vec::new(), Vec::new());
+        let may_retry = self.options.retry_failed_jobs && outcome == TierOutcome::Failed;
+        let (mut stored, mut lost, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for hold in &job.holds {
+            if held.contains(&hold.slot) {
+                if self.hold_on(job, *hold) {
+                    lost.push(hold.key);
+                    failed.push(hold.key);
+                }
+                continue;
+            }
             match self.release(*hold, kind, arrived(&hold.key)) {
                 Released::Ready if kind == HoldKind::Promotion => stored.push(hold.key),
-                Released::Freed => lost.push(hold.key),
+                Released::Freed => {
+                    lost.push(hold.key);
+                    if !may_retry {
+                        failed.push(hold.key);
+                    }
+                }
                 _ => {}
             }
         }
         self.primary.record(EventKind::Stored, &stored);
         self.primary.record(EventKind::Discarded, &lost);
-        let may_retry = self.options.retry_failed_jobs && outcome == TierOutcome::Failed;
-        if !may_retry && let Some(request) = self.request_mut(job.req) {
-            request.failed.extend(lost);
+        if let Some(request) = self.request_mut(job.req) {
+            request.failed.extend(failed);
         }
+    }
+
+    /// The tier holds on to the slot of a hold; says whether a chunk is lost by that.
+    fn hold_on(&mut self, job: &Job, hold: Hold) -> bool {
+        let at = (job.tier, ReleasedSlot { job: job.id, slot: hold.slot });
+        if let Some(late) = self.late.iter_mut().find(|late| late.at == at) {
+            late.holds.push(hold);
+            return false;
+        }
+        let is_given_up = job.direction == TierDirection::Read
+            && self.primary.give_up(hold.key, hold.slot, hold.generation);
+        self.late.push(Late { at, direction: job.direction, holds: vec![hold], is_given_up });
+        is_given_up
     }
 
     fn count(&mut self, job: &Job, arrived: u64) {
@@ -413,7 +520,11 @@ impl Naive {
         }
         for tier in tiers {
             let writes = |job: &&Job| job.tier == *tier && job.direction == TierDirection::Write;
-            let full = self.jobs.iter().filter(writes).count() >= self.options.inflight_cascades_max as usize;
+            let late = self.late.iter().filter(|late| late.at.0 == *tier);
+            let late = late.filter(|late| late.direction == TierDirection::Write).map(|late| late.at.1.job);
+            let num_late = late.collect::<BTreeSet<JobId>>().len();
+            let in_flight = self.jobs.iter().filter(writes).count() + num_late;
+            let full = in_flight >= self.options.inflight_cascades_max as usize;
             if full || self.cut_off.contains(&(req, *tier)) {
                 self.tiers[*tier].cascades_throttled += 1;
                 self.cut_off(req, *tier);

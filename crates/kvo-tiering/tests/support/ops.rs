@@ -67,6 +67,15 @@ pub enum Op {
         tier: usize,
         job: u64,
     },
+    /// A tier lets go of a slot that it holds.
+    Release {
+        held: usize,
+    },
+    /// A tier releases a slot that it does not hold.
+    StrayRelease {
+        pick: usize,
+        stray: Stray,
+    },
     TierRefuses {
         tier: usize,
         reads: bool,
@@ -90,6 +99,36 @@ pub enum How {
     /// As `Partial`, and a key that is not of the job.
     Strange(u8),
     Failed,
+    /// The chunks whose bit is set, or the first, are late: they did not arrive, and their slots are held.
+    Late(u8, Late),
+}
+
+/// How a report says that chunks are late.
+#[derive(Clone, Copy, Debug)]
+pub enum Late {
+    /// It names them as failed.
+    Named,
+    /// It fails the whole job.
+    AsAWhole,
+    /// It names each slot twice.
+    Twice,
+    /// It does not name them as failed.
+    Unnamed,
+    /// It names another slot too, that the job does not have.
+    WithAnother,
+}
+
+/// Which slot a tier releases that it does not hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Stray {
+    /// One of a job that was never submitted.
+    OfNoJob,
+    /// One of a job that it has not reported.
+    OfAnOpenJob,
+    /// One that it has released before.
+    Again,
+    /// One that another tier holds.
+    OfAnother,
 }
 
 pub fn all_keys() -> impl Iterator<Item = OffloadKey> {
@@ -104,7 +143,7 @@ fn one_op(rng: &mut Rng) -> Op {
     let some_key = |rng: &mut Rng| key_of(rng.below(NUM_HASHES), u32::from(rng.chance(15)));
     let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
     let (req, tier) = (rng.index(NUM_REQUESTS), rng.index(3));
-    match rng.below(100) {
+    match rng.below(105) {
         0..7 => Op::NewRequest { req, filter: rng.below(20) },
         7..10 => {
             let position = |key: &OffloadKey| 16 * u32::from(key.hash().0[31]);
@@ -126,11 +165,13 @@ fn one_op(rng: &mut Rng) -> Op {
         74..79 => Op::ResetFlushed,
         79..92 => {
             let mask = u8::try_from(rng.below(256)).unwrap();
-            let how = match rng.below(10) {
-                0..5 => How::Done,
-                5..7 => How::Partial(mask),
-                7..9 => How::Failed,
-                _ if rng.chance(40) => How::Strange(mask),
+            let how = match rng.below(12) {
+                0..4 => How::Done,
+                4..6 => How::Partial(mask),
+                6..8 => How::Failed,
+                8..10 => How::Late(mask, rng.pick(&[Late::Named, Late::AsAWhole, Late::Twice])),
+                10 if rng.chance(30) => How::Late(mask, rng.pick(&[Late::Unnamed, Late::WithAnother])),
+                _ if rng.chance(20) => How::Strange(mask),
                 _ => How::Done,
             };
             Op::TierJobDone { job: rng.index(64), how, pressed: rng.chance(10) }
@@ -138,6 +179,11 @@ fn one_op(rng: &mut Rng) -> Op {
         92 => Op::StrayReport { tier, job: rng.below(1_000) },
         93 => Op::TierRefuses { tier, reads: rng.chance(20), writes: rng.chance(20) },
         94..99 => Op::TierFinds { tier, key: some_key(rng) },
-        _ => Op::TierLoses { tier, key: some_key(rng) },
+        99 => Op::TierLoses { tier, key: some_key(rng) },
+        100..104 => Op::Release { held: rng.index(64) },
+        _ => {
+            let all = [Stray::OfNoJob, Stray::OfAnOpenJob, Stray::Again, Stray::OfAnother];
+            Op::StrayRelease { pick: rng.index(64), stray: rng.pick(&all) }
+        }
     }
 }

@@ -27,8 +27,8 @@ const FORBID: &str = "#![forbid(unsafe_code)]\n";
 fn a_crate_root_forbids_unsafe_code() {
     check_good("crates/kvo-core/src/lib.rs", FORBID);
     check_good("crates/kvo-core/src/key.rs", "");
-    check_bad("crates/kvo-nvme/src/lib.rs", "", 0, "says #![forbid");
-    check_bad("crates/kvo-nvme/src/lib.rs", "#![deny(unsafe_code)]\n", 0, "says #![forbid");
+    check_bad("crates/kvo-tiering/src/lib.rs", "", 0, "says #![forbid");
+    check_bad("crates/kvo-tiering/src/lib.rs", "#![deny(unsafe_code)]\n", 0, "says #![forbid");
     check_bad("tests/src/bin/run.rs", "fn main() {}\n", 0, "says #![forbid");
     check_bad("bench/src/main.rs", "// #![forbid(unsafe_code)]\n", 0, "says #![forbid");
 }
@@ -38,7 +38,8 @@ fn a_crate_with_unsafe_code_names_its_module() {
     let named = "#![deny(unsafe_code)]\n#[expect(unsafe_code, reason = \"it maps\")]\nmod region;\n";
     check_good("crates/kvo-cpu/src/lib.rs", named);
     check_good("crates/kvo-cpu/src/lib.rs", FORBID);
-    check_bad("crates/kvo-cpu/src/lib.rs", "mod region;\n", 0, "says neither");
+    let undenied = "#[expect(unsafe_code, reason = \"it maps\")]\nmod region;\n";
+    check_bad("crates/kvo-cpu/src/lib.rs", undenied, 0, "says neither");
     check_bad(
         "crates/kvo-cpu/src/lib.rs",
         "#![deny(unsafe_code)]\nmod region;\n",
@@ -46,6 +47,19 @@ fn a_crate_with_unsafe_code_names_its_module() {
         "stands above mod region",
     );
     check_bad("crates/kvo-tiering/src/lib.rs", named, 0, "says #![forbid");
+}
+
+#[test]
+fn each_module_with_unsafe_code_is_let_off_where_it_is_declared() {
+    let one =
+        "#![deny(unsafe_code)]\n#[expect(unsafe_code, reason = \"claims\")]\nmod claims;\nmod tables;\n";
+    check_bad("crates/kvo-core/src/lib.rs", one, 0, "stands above mod tables");
+    let nested = "#[expect(unsafe_code, reason = \"addresses\")]\nmod ring;\n";
+    check_good("crates/kvo-nvme/src/engine/uring.rs", nested);
+    check_bad("crates/kvo-nvme/src/engine/uring.rs", "mod ring;\n", 0, "stands above mod ring");
+    check_good("crates/kvo-nvme/src/lib.rs", "#![deny(unsafe_code)]\nmod engine;\n");
+    check_bad("crates/kvo-nvme/src/lib.rs", "mod engine;\n", 0, "says neither");
+    check_good("crates/kvo-nvme/src/engine.rs", "mod uring;\n");
 }
 
 #[test]

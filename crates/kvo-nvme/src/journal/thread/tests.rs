@@ -1,6 +1,7 @@
 //! Journals on files in memory that log each call and fail when told to, and on real ones.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -105,6 +106,8 @@ struct Rig {
     disk: Arc<Disk>,
     journal: FileJournal,
     events: Receiver<Event>,
+    /// Whether it was said that nothing is recorded any more.
+    was_lost: Cell<bool>,
 }
 
 impl Rig {
@@ -116,7 +119,12 @@ impl Rig {
     fn at(pace: Pace, durable: bool) -> Self {
         let (disk, writer) = writer(durable);
         let (sender, events) = crossbeam_channel::unbounded();
-        Self { disk, journal: FileJournal::start_at("journal", pace, writer, sender).unwrap(), events }
+        Self {
+            disk,
+            journal: FileJournal::start_at("journal", pace, writer, sender).unwrap(),
+            events,
+            was_lost: Cell::new(false),
+        }
     }
 
     fn plan(&self, answers: impl IntoIterator<Item = Answer>) {
@@ -135,11 +143,15 @@ impl Rig {
     /// The next event: slot, generation, number of the error.
     #[track_caller]
     fn event(&self) -> (u32, u64, Option<i32>) {
-        match self.events.recv_timeout(FOREVER).expect("an event comes") {
-            Event::Recorded { slot, generation, result } => {
-                (slot, generation, result.err().map(|error| error.raw_os_error().unwrap_or(0)))
+        loop {
+            match self.events.recv_timeout(FOREVER).expect("an event comes") {
+                Event::Recorded { slot, generation, result } => {
+                    return (slot, generation, result.err().map(|error| error.raw_os_error().unwrap_or(0)));
+                }
+                // Comes before the records that it costs, once.
+                Event::JournalLost(_) => assert!(!self.was_lost.replace(true)),
+                Event::Moved(done) => panic!("{done:?}"),
             }
-            Event::Moved(done) => panic!("{done:?}"),
         }
     }
 

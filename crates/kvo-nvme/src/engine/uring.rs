@@ -1,0 +1,278 @@
+//! One `io_uring` a device, each on a thread of its own, and threads for the checksums of all devices.
+//!
+//! ```text
+//!   submit ── write ──▶ checksum threads ──▶ device's thread ──▶ event
+//!     └────── read ───▶ device's thread ──▶ checksum threads ──▶ event
+//! ```
+//!
+//! Threads end from the front to the back, by the ends of their channels: when intake stops, the checksum threads let
+//! go of the devices; the devices end what they have and let go of the checksum threads.
+
+mod device;
+mod doorbell;
+mod probe;
+#[expect(unsafe_code, reason = "it hands addresses of the host memory to the kernel")]
+mod ring;
+mod schedule;
+mod sums;
+mod ticket;
+
+use std::{
+    fs::File,
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use kvo_core::StableMemory;
+
+use self::{
+    device::{Device, Inbox, Parts, Work},
+    doorbell::Doorbell,
+    schedule::Limits,
+    sums::{Sums, Unchecked},
+    ticket::{Reports, Ticket},
+};
+use super::{Action, Engine, Event, Op, Stuck};
+use crate::{EngineStats, NvmeOptions, OpenError, options::Geometry, stats::EngineCounters};
+
+/// How long threads that have nothing to do are waited for.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The threads, and the ways to them.
+pub(crate) struct Uring {
+    /// Empty once intake has stopped.
+    devices: Vec<Inbox>,
+    /// Where writes go first; `None` once intake has stopped, or if there are no checksums.
+    writes: Option<Sender<Ticket>>,
+    reports: Arc<Reports>,
+    geometry: Geometry,
+    memory: Arc<dyn StableMemory>,
+    counters: Arc<EngineCounters>,
+    threads: Vec<JoinHandle<()>>,
+    /// Ends, without a message, when the last thread has.
+    ended: Receiver<()>,
+    has_registered_buffers: bool,
+}
+
+/// What a device's thread says once its ring is up, or not.
+type Outcome = Result<bool, (&'static str, io::Error)>;
+
+impl Uring {
+    /// Starts a ring for each of `files`, tries each of them, and returns when all of them work.
+    ///
+    /// # Errors
+    /// [`OpenError::Uring`] if one does not, [`OpenError::Thread`]; then no thread is left.
+    pub(crate) fn start(
+        options: &NvmeOptions,
+        geometry: Geometry,
+        files: &[Arc<File>],
+        memory: &Arc<dyn StableMemory>,
+        events: &Sender<Event>,
+    ) -> Result<Self, OpenError> {
+        let (alive, ended) = crossbeam_channel::bounded(0);
+        let mut uring = Self {
+            devices: Vec::with_capacity(files.len()),
+            writes: None,
+            reports: Reports::new(events.clone()),
+            geometry,
+            memory: Arc::clone(memory),
+            counters: Arc::default(),
+            threads: Vec::new(),
+            ended,
+            has_registered_buffers: true,
+        };
+        match uring.start_threads(options, files, alive) {
+            Ok(()) => Ok(uring),
+            Err(error) => {
+                // They have nothing to end but themselves.
+                let _ = uring.stop(PATIENCE);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_threads(
+        &mut self,
+        options: &NvmeOptions,
+        files: &[Arc<File>],
+        alive: Sender<()>,
+    ) -> Result<(), OpenError> {
+        let (unchecked, reads) = crossbeam_channel::unbounded();
+        let unchecked = (!options.checksum.is_off()).then_some(unchecked);
+        self.start_devices(options, files, unchecked.as_ref(), &alive)?;
+        if unchecked.is_some() {
+            self.start_sums(options, &reads, &alive)?;
+        }
+        // Only threads keep it now.
+        drop(alive);
+        Ok(())
+    }
+
+    /// Whether the kernel knows the host memory beforehand.
+    pub(crate) fn has_registered_buffers(&self) -> bool {
+        self.has_registered_buffers
+    }
+
+    fn start_devices(
+        &mut self,
+        options: &NvmeOptions,
+        files: &[Arc<File>],
+        unchecked: Option<&Sender<Unchecked>>,
+        alive: &Sender<()>,
+    ) -> Result<(), OpenError> {
+        let limits = Limits::new(
+            self.geometry.chunk_bytes,
+            options.reads_inflight_max,
+            options.write_bytes_max,
+            options.write_bytes_while_reading_max,
+        );
+        let mut outcomes = Vec::with_capacity(files.len());
+        for (index, file) in files.iter().enumerate() {
+            let doorbell = Doorbell::new().map_err(|source| refused("make an eventfd", source))?;
+            let doorbell = Arc::new(doorbell);
+            let (sender, inbox) = crossbeam_channel::unbounded();
+            self.devices.push(Inbox::new(sender, Arc::clone(&doorbell)));
+            let parts = Parts {
+                file: Arc::clone(file),
+                doorbell,
+                inbox,
+                unchecked: unchecked.cloned(),
+                memory: Arc::clone(&self.memory),
+                geometry: self.geometry,
+                limits,
+                counters: Arc::clone(&self.counters),
+            };
+            let (tell, outcome) = crossbeam_channel::bounded(1);
+            outcomes.push(outcome);
+            self.spawn(&format!("kvo-nvme-ring-{index}"), alive, move || run_device(index, parts, &tell))?;
+        }
+        for outcome in outcomes {
+            let outcome: Outcome =
+                outcome.recv().unwrap_or(Err(("set up a ring", io::ErrorKind::Other.into())));
+            self.has_registered_buffers &= outcome.map_err(|(step, source)| refused(step, source))?;
+        }
+        Ok(())
+    }
+
+    fn start_sums(
+        &mut self,
+        options: &NvmeOptions,
+        reads: &Receiver<Unchecked>,
+        alive: &Sender<()>,
+    ) -> Result<(), OpenError> {
+        let (sender, writes) = crossbeam_channel::unbounded();
+        self.writes = Some(sender);
+        for index in 0..options.checksum_threads {
+            let sums = Sums {
+                writes: writes.clone(),
+                reads: reads.clone(),
+                devices: self.devices.clone(),
+                memory: Arc::clone(&self.memory),
+                geometry: self.geometry,
+                kind: options.checksum,
+            };
+            self.spawn(&format!("kvo-nvme-sum-{index}"), alive, move || sums.run())?;
+        }
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        alive: &Sender<()>,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), OpenError> {
+        let (index, alive) = (self.threads.len(), alive.clone());
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            work();
+            drop(alive);
+        });
+        let thread = thread.map_err(|source| OpenError::Thread { index, num_threads: index + 1, source })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn take(&self, ticket: Ticket) {
+        let op = *ticket.op();
+        let device = &self.devices[self.geometry.place(op.slot).device as usize];
+        match (op.action, &self.writes) {
+            (Action::Read { checksum }, _) => device.put(Work::Read { ticket, written: checksum }),
+            (Action::Write, Some(writes)) => {
+                // If the threads are gone, the ticket is dropped, and so reported.
+                let _ = writes.send(ticket);
+            }
+            (Action::Write, None) => match sums::claim_source(&self.memory, &self.geometry, &op) {
+                Ok(claim) => device.put(Work::Write { ticket, claim, sum: 0 }),
+                Err(fault) => ticket.report(Err(fault)),
+            },
+        }
+    }
+}
+
+impl Engine for Uring {
+    fn submit(&mut self, op: Op) -> Result<(), Op> {
+        if self.devices.is_empty() {
+            return Err(op);
+        }
+        self.take(Ticket::new(op, &self.reports));
+        Ok(())
+    }
+
+    fn stop(&mut self, timeout: Duration) -> Result<(), Stuck> {
+        self.writes = None;
+        self.devices.clear();
+        match self.ended.recv_timeout(timeout) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                for thread in self.threads.drain(..) {
+                    // A panic of a thread was reported by the ops that it had.
+                    let _ = thread.join();
+                }
+                // Ops whose thread could not wait for its ring any more.
+                match self.reports.num_open() {
+                    0 => Ok(()),
+                    open => Err(Stuck(open)),
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let open = self.reports.num_open();
+                tracing::error!(
+                    open,
+                    ?timeout,
+                    "io_uring has not ended; its threads and memory are left to it"
+                );
+                if open == 0 { Ok(()) } else { Err(Stuck(open)) }
+            }
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.counters.snapshot()
+    }
+
+    #[cfg(test)]
+    fn break_device(&self, device: usize) {
+        self.devices[device].put(Work::Panic);
+    }
+}
+
+/// The whole life of a device's thread.
+fn run_device(index: usize, parts: Parts, tell: &Sender<Outcome>) {
+    match Device::new(parts) {
+        Ok(device) => {
+            let registered = device.ring().has_registered_buffers();
+            tracing::debug!(device = index, setup = device.ring().setup(), registered, "an io_uring is up");
+            let _ = tell.send(Ok(registered));
+            device.run();
+        }
+        Err(refusal) => {
+            let _ = tell.send(Err(refusal));
+        }
+    }
+}
+
+fn refused(step: &'static str, source: io::Error) -> OpenError {
+    OpenError::Uring { step, source }
+}

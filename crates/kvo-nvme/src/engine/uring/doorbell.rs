@@ -1,0 +1,104 @@
+//! How a thread that waits for its ring learns that there is work: without spinning, and without a time limit.
+//!
+//! ```text
+//!   producer                            ring thread
+//!
+//!   put work into the queue             say what it wants to be woken for
+//!   ── fence ──                         ── fence ──
+//!   is it wanted? then ring             is there work? then do not wait
+//!                                       wait; want nothing any more
+//! ```
+//!
+//! Of the two that come last, the producer's question or the thread's, at least one is answered with yes; so no work
+//! is left behind while the thread waits. While it works, or could not begin more of this kind, its queue costs producers
+//! no call to the system.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU8, Ordering, fence},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What a waiting thread is to be woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WakeFor(u8);
+
+impl WakeFor {
+    /// A thread that has all the kernel may have at once learns of new work when something ends.
+    pub(super) const NOTHING: Self = Self(0);
+    pub(super) const READS: Self = Self(1);
+    pub(super) const WRITES: Self = Self(2);
+    pub(super) const ANYTHING: Self = Self(3);
+
+    /// What a thread wants to be woken for that could begin these.
+    pub(super) fn of(reads: bool, writes: bool) -> Self {
+        Self(u8::from(reads) * Self::READS.0 + u8::from(writes) * Self::WRITES.0)
+    }
+}
+
+/// What the thread is to be woken for: the handshake alone, without the system.
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    /// Bits of [`WakeFor`]; none while the thread works.
+    wanted: AtomicU8,
+}
+
+impl Parking {
+    /// The thread is about to wait, unless there is work: it must look for some after this, and before it waits.
+    pub(super) fn park(&self, wake_for: WakeFor) {
+        self.wanted.store(wake_for.0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The thread does not wait any more.
+    pub(super) fn unpark(&self) {
+        self.wanted.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether the thread has to be woken for `work` that was put into its queue before; says so to one producer
+    /// only.
+    #[must_use]
+    pub(super) fn has_to_be_woken(&self, work: WakeFor) -> bool {
+        fence(Ordering::SeqCst);
+        self.wanted.load(Ordering::SeqCst) & work.0 != 0
+            && self.wanted.swap(0, Ordering::SeqCst) & work.0 != 0
+    }
+}
+
+/// The handshake, and the `eventfd` that the ring of the thread reads.
+#[derive(Debug)]
+pub(super) struct Doorbell {
+    parking: Parking,
+    fd: OwnedFd,
+}
+
+impl Doorbell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { parking: Parking::default(), fd: eventfd(0, EventfdFlags::CLOEXEC)? })
+    }
+
+    pub(super) fn parking(&self) -> &Parking {
+        &self.parking
+    }
+
+    /// Wakes the thread, if it waits for such work, which was put into its queue before.
+    pub(super) fn ring(&self, work: WakeFor) {
+        if self.parking.has_to_be_woken(work) {
+            self.ring_anyway();
+        }
+    }
+
+    /// Makes the thread's read of the descriptor end.
+    pub(super) fn ring_anyway(&self) {
+        // It cannot fail: the descriptor is ours, and its count never gets near its end.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

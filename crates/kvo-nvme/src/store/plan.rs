@@ -1,0 +1,186 @@
+//! What a job is to do: decided chunk by chunk when it is submitted.
+
+use kvo_core::{JobId, RejectReason, SlotId, TierDirection, TierJob};
+use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
+
+use super::{
+    NvmeStore, Probe, Request,
+    job::{Job, Waiter},
+};
+use crate::{
+    catalog::{Origin, Residence},
+    engine::{Action, Op},
+    health::Direction,
+};
+
+impl NvmeStore {
+    /// Whether the job can be taken. Changes nothing but scratch room.
+    pub(super) fn admit(&mut self, job: &TierJob) -> Result<(), RejectReason> {
+        let num_slots = self.worker.memory.num_slots();
+        if job.chunks.is_empty()
+            || u32::try_from(job.chunks.len()).is_err()
+            || self.jobs.contains_key(&job.id)
+            || job.chunks.iter().any(|chunk| chunk.slot.0 >= num_slots)
+        {
+            return Err(RejectReason::Invalid);
+        }
+        if job.direction == TierDirection::Read {
+            let slots = &mut self.scratch.slots;
+            slots.clear();
+            if !job.chunks.iter().all(|chunk| slots.insert(chunk.slot)) {
+                return Err(RejectReason::Invalid);
+            }
+        }
+        let now = self.clock.now();
+        if !self.health.may(direction_of(job), now) {
+            let read_only = job.direction == TierDirection::Write && self.health.may(Direction::Read, now);
+            return Err(if read_only { RejectReason::ReadOnly } else { RejectReason::Unavailable });
+        }
+        let after = self.inflight_chunks.saturating_add(job.chunks.len());
+        if self.inflight_chunks > 0 && after > self.queue_chunks_max {
+            return Err(RejectReason::Busy);
+        }
+        Ok(())
+    }
+
+    /// Decides for each chunk of a write job whether it is there, on its way, to be written, or without room.
+    pub(super) fn plan_write(&mut self, id: JobId, job: &mut Job, request: &mut Request) {
+        let Request { accesses, run } = request;
+        let run = *run;
+        let num_spared = self.sort_out(job);
+        self.record_write(job, accesses);
+        let wanted = u32::try_from(self.scratch.absent.len()).unwrap_or(u32::MAX);
+        let room = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
+
+        let absent_indices = std::mem::take(&mut self.scratch.absent);
+        let mut absent = absent_indices.iter().copied().peekable();
+        let mut left = room;
+        for index in 0..job.num_chunks() {
+            let chunk = job.chunk(index);
+            if absent.next_if_eq(&index).is_some() && left > 0 && self.may_move(Direction::Write, id, index) {
+                left -= 1;
+                let origin = Origin { run, end_token: chunk.end_token };
+                let (slot, tenant) = self
+                    .catalog
+                    .begin_write(&mut accesses.recency, chunk.key, origin)
+                    .expect("room was made");
+                accesses.record(&chunk.key, Some(SlotId(slot)), chunk.end_token, Met::Stored);
+                job.begin(index);
+                let host = chunk.slot;
+                self.scratch.ops.push(Op { job: id, index, host, slot, tenant, action: Action::Write });
+                continue;
+            }
+            match self.catalog.residence(&chunk.key) {
+                Residence::Valid { .. } => self.stats.chunks_present += 1,
+                Residence::Writing(slot) => {
+                    self.stats.chunks_present += 1;
+                    job.wait(index);
+                    self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
+                }
+                Residence::Absent => {
+                    self.stats.chunks_refused += 1;
+                    job.fail_at_once(index);
+                }
+            }
+        }
+        self.scratch.absent = absent_indices;
+    }
+
+    /// Whether a chunk may go to the device, as that has fared. If the chunk is the one that tries it, this is noted.
+    fn may_move(&mut self, direction: Direction, job: JobId, index: u32) -> bool {
+        if self.health.is_up() {
+            return true;
+        }
+        match self.health.allow(direction, self.clock.now()) {
+            Ok(pass) if pass.is_probe() => {
+                self.probes.push(Probe { job, index, pass });
+                true
+            }
+            Ok(_) => true,
+            Err(refusal) => {
+                tracing::trace!(job = job.0, index, %refusal, "not moved");
+                false
+            }
+        }
+    }
+
+    /// Fills the scratch room with the job's keys and the places of the absent ones, each key once; returns how many
+    /// of the keys are evictable.
+    fn sort_out(&mut self, job: &Job) -> u32 {
+        let scratch = &mut self.scratch;
+        scratch.keys.clear();
+        scratch.absent.clear();
+        let mut num_evictable = 0;
+        for (index, chunk) in (0_u32..).zip(job.chunks()) {
+            if scratch.keys.insert(chunk.key) {
+                match self.catalog.residence(&chunk.key) {
+                    Residence::Absent => scratch.absent.push(index),
+                    Residence::Valid { evictable, .. } => num_evictable += u32::from(evictable),
+                    Residence::Writing(_) => {}
+                }
+            }
+        }
+        num_evictable
+    }
+
+    /// Records the keys of a write job that are new to its request, and tells the policy of them. Keys that are being
+    /// written are no access.
+    fn record_write(&mut self, job: &Job, accesses: &mut RequestAccesses) {
+        let scratch = &mut self.scratch;
+        scratch.accesses.clear();
+        scratch.missed.clear();
+        for chunk in job.chunks() {
+            let (met, slot) = match self.catalog.residence(&chunk.key) {
+                Residence::Absent => (Met::Missing, None),
+                Residence::Valid { slot, .. } => (Met::Ready, Some(SlotId(slot))),
+                Residence::Writing(_) => continue,
+            };
+            scratch.accesses.extend(accesses.record(&chunk.key, slot, chunk.end_token, met));
+            if met == Met::Missing && accesses.first_miss(&chunk.key) {
+                let (key, end_token) = (chunk.key, chunk.end_token);
+                scratch.missed.push(KeyAccess { key, slot: None, end_token, kind: AccessKind::Inserted });
+            }
+        }
+        self.catalog.on_request_access(&mut accesses.recency, &scratch.accesses);
+        self.catalog.on_store_miss(&scratch.missed);
+    }
+
+    /// Pins each chunk of a read job that is readable; the others fail at once.
+    pub(super) fn plan_read(&mut self, id: JobId, job: &mut Job, accesses: &mut RequestAccesses) {
+        self.scratch.accesses.clear();
+        for index in 0..job.num_chunks() {
+            let chunk = job.chunk(index);
+            if !matches!(self.catalog.residence(&chunk.key), Residence::Valid { .. }) {
+                self.stats.read_misses += 1;
+                job.fail_at_once(index);
+                continue;
+            }
+            if !self.may_move(Direction::Read, id, index) {
+                self.stats.chunks_refused += 1;
+                job.fail_at_once(index);
+                continue;
+            }
+            let pinned = self.catalog.begin_read(&chunk.key).expect("it is readable");
+            self.inflight_reads += 1;
+            let slot = Some(SlotId(pinned.slot));
+            self.scratch.accesses.extend(accesses.record(&chunk.key, slot, chunk.end_token, Met::Ready));
+            job.begin(index);
+            self.scratch.ops.push(Op {
+                job: id,
+                index,
+                host: chunk.slot,
+                slot: pinned.slot,
+                tenant: pinned.tenant,
+                action: Action::Read { checksum: pinned.checksum },
+            });
+        }
+        self.catalog.on_request_access(&mut accesses.recency, &self.scratch.accesses);
+    }
+}
+
+fn direction_of(job: &TierJob) -> Direction {
+    match job.direction {
+        TierDirection::Read => Direction::Read,
+        TierDirection::Write => Direction::Write,
+    }
+}

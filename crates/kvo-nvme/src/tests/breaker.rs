@@ -1,0 +1,118 @@
+//! Errors that close the store for a while, and how it comes back.
+
+use std::{io, time::Duration};
+
+use kvo_core::{RejectReason, SlotId, TierCompletion, TierDirection};
+
+use super::{CHUNK_BYTES, Rig, Trouble, keys};
+use crate::{BreakerOptions, NvmeOptions, TierState};
+
+const PAUSE: Duration = Duration::from_secs(10);
+
+fn rig(capacity: u32) -> Rig {
+    Rig::with_options(NvmeOptions {
+        breaker: BreakerOptions { errors: 3, window: Duration::from_secs(10), pause: PAUSE },
+        ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64)
+    })
+}
+
+#[track_caller]
+fn check_rejected(rig: &mut Rig, direction: TierDirection, n: u64, reason: RejectReason) {
+    assert_eq!(rig.try_submit(9, direction, &[n]).unwrap_err().reason, reason);
+}
+
+/// Reads chunks with errors of the device until the store is closed.
+fn closed() -> Rig {
+    let mut rig = rig(8);
+    rig.put(1, &[1, 2, 3, 4, 5, 6]);
+    let job = rig.read(1, &[1, 2, 3]);
+    rig.run_all(&[(1, Trouble::Eio), (2, Trouble::Eio), (3, Trouble::Eio)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1, 2, 3]))]);
+    assert_eq!(rig.store.state(), TierState::Open);
+    rig
+}
+
+#[test]
+fn after_so_many_errors_every_lookup_is_a_miss_and_every_job_is_handed_back() {
+    let mut rig = closed();
+    rig.check_resident(0..8, &[]);
+    check_rejected(&mut rig, TierDirection::Read, 4, RejectReason::Unavailable);
+    check_rejected(&mut rig, TierDirection::Write, 7, RejectReason::Unavailable);
+    assert_eq!(rig.store.counts().evictable, 3, "what is there is kept");
+    assert_eq!(rig.store.stats().breaker_opened, 1);
+}
+
+#[test]
+fn after_the_pause_one_chunk_tries_and_the_others_wait_for_it() {
+    let mut rig = closed();
+    rig.clock.advance(PAUSE);
+    rig.check_resident(0..8, &[4, 5, 6]);
+    let job = rig.read(2, &[4, 5]);
+    assert_eq!(rig.store.state(), TierState::HalfOpen);
+    check_rejected(&mut rig, TierDirection::Read, 6, RejectReason::Unavailable);
+    rig.check_resident(0..8, &[]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([5]))], "only the first of them tries");
+    assert_eq!(rig.store.state(), TierState::Up);
+    rig.get(3, &[4, 5, 6], &[]);
+    assert_eq!(rig.store.stats().probes, 1);
+}
+
+#[test]
+fn a_try_that_fails_closes_the_store_for_another_pause() {
+    let mut rig = closed();
+    rig.clock.advance(PAUSE);
+    let job = rig.write(2, &[7]);
+    // Once more in another slot is still the same try.
+    rig.run_all(&[(7, Trouble::Eio)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([7]))]);
+    assert_eq!(rig.store.state(), TierState::Open);
+    check_rejected(&mut rig, TierDirection::Write, 8, RejectReason::Unavailable);
+    rig.clock.advance(PAUSE);
+    rig.get(2, &[4], &[]);
+    assert_eq!(rig.store.state(), TierState::Up);
+}
+
+#[test]
+fn a_try_that_is_late_closes_the_store_for_another_pause() {
+    let mut rig = closed();
+    rig.clock.advance(PAUSE);
+    let job = rig.read(2, &[4]);
+    rig.clock.advance(Duration::from_secs(30));
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([4])).with_held(vec![SlotId(4)])]);
+    assert_eq!(rig.store.state(), TierState::Open);
+    rig.clock.advance(PAUSE);
+    rig.get(2, &[5], &[]);
+    assert_eq!(rig.store.state(), TierState::Up);
+}
+
+#[test]
+fn a_device_that_hangs_is_closed_by_its_late_chunks() {
+    let mut rig = rig(8);
+    rig.put(1, &[1, 2, 3]);
+    let job = rig.read(2, &[1, 2, 3]);
+    rig.clock.advance(Duration::from_secs(30));
+    let held = [1, 2, 3].map(SlotId).to_vec();
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1, 2, 3])).with_held(held)]);
+    assert_eq!(rig.store.state(), TierState::Open);
+    assert_eq!(rig.store.counts().pinned, 3);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), []);
+    assert_eq!((rig.store.counts().pinned, rig.store.state()), (0, TierState::Open));
+}
+
+#[test]
+fn a_full_file_system_takes_no_writes_for_a_pause_and_reads_go_on() {
+    let mut rig = rig(8);
+    rig.put(1, &[1]);
+    let job = rig.write(1, &[2]);
+    rig.run_all(&[(2, Trouble::Error(io::ErrorKind::StorageFull))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
+    assert_eq!(rig.store.state(), TierState::ReadOnly);
+    check_rejected(&mut rig, TierDirection::Write, 3, RejectReason::ReadOnly);
+    rig.get(1, &[1], &[]);
+    rig.clock.advance(PAUSE);
+    rig.put(1, &[3]);
+    assert_eq!(rig.store.state(), TierState::Up);
+    rig.put(1, &[4, 5]);
+}

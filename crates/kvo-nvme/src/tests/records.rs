@@ -1,0 +1,213 @@
+//! What the index is told, and what is taken over from it.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crossbeam_channel::Sender;
+use kvo_core::{SecondaryTier, TierCompletion};
+use kvo_policies::PolicyKind;
+
+use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
+use crate::{
+    NvmeOptions,
+    engine::Event,
+    format::{Record, RecordState},
+    journal::{Entry, Journal, Recovered},
+};
+
+/// What a journal was told, for a test to look at.
+#[derive(Debug, Default)]
+struct Told {
+    entries: Vec<Entry>,
+    order: Option<Vec<u32>>,
+    fails: bool,
+}
+
+struct Listener {
+    told: Arc<Mutex<Told>>,
+}
+
+impl Journal for Listener {
+    fn put(&mut self, entry: Entry) {
+        self.told.lock().unwrap().entries.push(entry);
+    }
+
+    fn close(&mut self, order: &[u32], _: u64) -> io::Result<()> {
+        let mut told = self.told.lock().unwrap();
+        told.order = Some(order.to_vec());
+        if told.fails { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+    }
+}
+
+struct Heard {
+    rig: Rig,
+    told: Arc<Mutex<Told>>,
+    events: Sender<Event>,
+}
+
+fn rig(options: NvmeOptions, recovered: Recovered) -> Heard {
+    let told = Arc::<Mutex<Told>>::default();
+    let mut to_store = None;
+    let rig = Rig::with_journal(options, recovered, |events| {
+        to_store = Some(events);
+        Box::new(Listener { told: told.clone() })
+    });
+    Heard { rig, told, events: to_store.unwrap() }
+}
+
+fn options(capacity: u32, durable: bool) -> NvmeOptions {
+    NvmeOptions { durable, ..NvmeOptions::new("unused", capacity, CHUNK_BYTES as u64) }
+}
+
+fn chunk(entry: &Entry) -> Record {
+    let RecordState::Chunk(record) = entry.state else { panic!("{entry:?}") };
+    record
+}
+
+#[test]
+fn each_chunk_that_is_written_is_recorded_with_its_request_and_place() {
+    let Heard { mut rig, told, .. } = rig(options(4, false), Recovered::default());
+    rig.announce(7);
+    rig.put(7, &[1, 2]);
+    rig.put(7, &[3]);
+    rig.put(8, &[4]);
+    let records: Vec<Record> = told.lock().unwrap().entries.iter().map(chunk).collect();
+    assert_eq!(records.iter().map(|record| record.key).collect::<Vec<_>>(), keys(1..5));
+    assert_eq!(records.iter().map(|record| record.end_token).collect::<Vec<_>>(), [16, 32, 48, 64].map(Some));
+    assert!(
+        records.iter().all(|record| record.length as usize == CHUNK_BYTES && record.generation >> 40 == 1)
+    );
+    let run = |n: usize| records[n].run;
+    assert!(run(0) == run(1) && run(1) == run(2) && run(2) != run(3));
+    assert_eq!(rig.store.stats().records, 4);
+}
+
+#[test]
+fn a_slot_that_failed_is_recorded_and_stays_out_of_use() {
+    let Heard { mut rig, told, .. } = rig(options(2, false), Recovered::default());
+    let job = rig.write(1, &[1]);
+    rig.run_all(&[(1, Trouble::Eio)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+    let entries = told.lock().unwrap().entries.clone();
+    assert_eq!(entries.len(), 2);
+    assert!(entries.iter().all(|entry| entry.state == RecordState::Quarantined));
+    let slots = [entries[0].slot, entries[1].slot];
+    drop(rig);
+
+    let recovered = Recovered { quarantined: slots.to_vec(), ..Recovered::default() };
+    let Heard { rig, .. } = self::rig(options(4, false), recovered);
+    rig.store.assert_consistent();
+    assert_eq!((rig.store.counts().quarantined, rig.store.counts().free), (2, 2));
+}
+
+#[test]
+fn a_durable_write_is_reported_when_its_record_is_safe() {
+    let Heard { mut rig, told, events } = rig(options(4, true), Recovered::default());
+    let first = rig.write(1, &[1]);
+    let second = rig.write(2, &[1]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [], "the record is on its way");
+    rig.check_resident(0..2, &[]);
+    let entry = told.lock().unwrap().entries[0];
+    let (slot, generation) = (entry.slot, chunk(&entry).generation);
+    events.send(Event::Recorded { slot, generation, result: Ok(()) }).unwrap();
+    assert_eq!(rig.poll(), [first, second].map(TierCompletion::done));
+    rig.get(3, &[1], &[]);
+}
+
+#[test]
+fn a_durable_write_whose_record_fails_is_failed() {
+    let Heard { mut rig, told, events } = rig(options(4, true), Recovered::default());
+    let job = rig.write(1, &[1]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), []);
+    let entry = told.lock().unwrap().entries[0];
+    let (slot, generation) = (entry.slot, chunk(&entry).generation);
+    let result = Err(io::Error::from_raw_os_error(5));
+    events.send(Event::Recorded { slot, generation, result }).unwrap();
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.record_errors, stats.counts.free, stats.counts.quarantined), (1, 4, 0));
+}
+
+#[test]
+fn without_durability_a_failed_record_costs_nothing_now() {
+    let Heard { mut rig, events, .. } = rig(options(4, false), Recovered::default());
+    rig.put(1, &[1]);
+    let result = Err(io::Error::from_raw_os_error(28));
+    events.send(Event::Recorded { slot: 0, generation: 1 << 40, result }).unwrap();
+    assert_eq!(rig.poll(), []);
+    rig.get(1, &[1], &[]);
+    assert_eq!(rig.store.stats().record_errors, 1);
+}
+
+/// Chunks `ns` as if recovered in this order, the next to be evicted first.
+fn recovered(ns: &[u64]) -> Recovered {
+    let chunks = ns.iter().zip(0..).map(|(&n, slot)| Entry {
+        slot,
+        state: RecordState::Chunk(Record {
+            key: key(n),
+            length: u32::try_from(CHUNK_BYTES).unwrap(),
+            generation: n,
+            checksum: 0,
+            run: 1,
+            end_token: None,
+        }),
+    });
+    Recovered { chunks: chunks.collect(), ..Recovered::default() }
+}
+
+#[test]
+fn chunks_that_were_recovered_are_there_and_go_in_their_order() {
+    for policy in ["lru", "arc", "slru", "aslru", "ylru", "s3fifo", "fifo"] {
+        let policy: PolicyKind = policy.parse().unwrap();
+        let ns = [5, 3, 9, 1, 7];
+        let options = NvmeOptions { policy, record_events: true, ..options(5, false) };
+        let Heard { mut rig, .. } = rig(options, recovered(&ns));
+        rig.store.assert_consistent();
+        rig.check_resident(0..10, &[1, 3, 5, 7, 9]);
+        assert_eq!(rig.events(), [], "nobody is told of what was there before");
+        for evicted in 1..=5 {
+            rig.put(1, &[20 + evicted as u64]);
+            let mut left = ns[evicted..].to_vec();
+            left.sort_unstable();
+            rig.check_resident(0..10, &left);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_hands_its_eviction_order_over() {
+    let Heard { mut rig, told, .. } = rig(options(4, false), Recovered::default());
+    rig.announce(1);
+    rig.put(1, &[1, 2, 3]);
+    rig.store.on_request_finished(kvo_core::RequestId(1));
+    let slots: Vec<u32> = told.lock().unwrap().entries.iter().map(|entry| entry.slot).collect();
+    rig.store.close(Duration::from_secs(1)).unwrap();
+    let expected: Vec<u32> = slots.into_iter().rev().collect();
+    assert_eq!(told.lock().unwrap().order, Some(expected), "the tail goes first");
+}
+
+#[test]
+fn a_store_whose_index_fails_says_so_when_it_is_closed() {
+    let Heard { rig, told, .. } = rig(options(4, false), Recovered::default());
+    told.lock().unwrap().fails = true;
+    let error = rig.store.close(Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(error, crate::CloseError::Index(_)), "{error}");
+}
+
+#[test]
+fn what_was_written_is_counted_over_the_life_of_the_store_and_by_the_day() {
+    let mut rig = Rig::new(4);
+    rig.put(1, &[1, 2]);
+    rig.clock.advance(Duration::from_hours(12));
+    let (wear, written) = (rig.store.wear(), 2 * CHUNK_BYTES as u64);
+    assert_eq!((wear.written_bytes, wear.written_bytes_in_life), (written, (1 << 30) + written));
+    // Half of the capacity in half a day, and slots of 4 KiB for 40 bytes each.
+    assert!((wear.drive_writes_per_day - 1.0).abs() < 1e-9, "{wear:?}");
+    let expected = 2.0 * (4096.0 + 128.0) / written as f64;
+    assert!((wear.write_amplification - expected).abs() < 1e-9, "{wear:?}");
+}
