@@ -64,9 +64,9 @@ pub struct StoreInfo {
     pub state: StoreState,
     /// Of the format.
     pub version: u32,
-    /// How often superblocks were written.
+    /// One more at each write of a superblock.
     pub sequence: u64,
-    /// How often it was opened.
+    /// One more at each opening.
     pub epoch: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
