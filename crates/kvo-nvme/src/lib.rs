@@ -88,8 +88,11 @@ mod journal;
 mod progress;
 #[cfg_attr(not(test), expect(dead_code, reason = "the simulation will use all of it"))]
 mod recovery;
+mod sync;
 mod worker;
 
+#[cfg(test)]
+mod sim;
 #[cfg(test)]
 mod tests;
 

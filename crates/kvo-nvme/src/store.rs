@@ -44,6 +44,9 @@ use crate::{
 
 use self::job::{Job, Waiter};
 
+#[cfg(test)]
+use crate::slots::SlotState;
+
 /// A bounded, checksummed store of chunks in one file: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
 ///
 /// One thread owns it. The calls of the trait neither block nor do I/O: they keep the books and talk to the store's
@@ -553,6 +556,11 @@ impl NvmeStore {
     /// The data files, with their locks.
     pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
         self.files.clone()
+    }
+
+    /// What each slot holds.
+    pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
+        self.catalog.slot_states()
     }
 
     /// Requests that were announced and have not finished.
