@@ -45,10 +45,10 @@ impl SecondaryTier for NvmeStore {
     /// The work of a request that was not announced counts for recency when it is submitted, and is forgotten.
     ///
     /// # Errors
-    /// [`Busy`](RejectReason::Busy) if the queue has no room for the job's chunks now,
-    /// [`ReadOnly`](RejectReason::ReadOnly) for a write while nothing can be written,
-    /// [`Unavailable`](RejectReason::Unavailable) while the device has failed too often,
-    /// [`Invalid`](RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
+    /// [`Busy`](kvo_core::RejectReason::Busy) if the queue has no room for the job's chunks now,
+    /// [`ReadOnly`](kvo_core::RejectReason::ReadOnly) for a write while nothing can be written,
+    /// [`Unavailable`](kvo_core::RejectReason::Unavailable) while the device has failed too often,
+    /// [`Invalid`](kvo_core::RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
     /// names a slot that the host memory does not have, or reads two chunks into one slot. Then nothing of the job
     /// was begun.
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
