@@ -128,7 +128,10 @@ impl NvmeStore {
                 tracing::warn!(tier = &*self.name, %error, "the index cannot be written");
             }
             self.stats.record_errors += 1;
-            self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
+            // A journal that is lost fails every record, which says nothing new: of the loss itself it has told.
+            if !self.health.durability_lost() {
+                self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
+            }
         }
         // In durable mode the slot is still being written, so it can have no other tenant yet.
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
