@@ -49,7 +49,9 @@ impl NvmeStore {
         let run = *run;
         let num_spared = self.sort_out(job);
         self.record_write(job, accesses);
-        let wanted = u32::try_from(self.scratch.absent.len()).unwrap_or(u32::MAX);
+        // While the device is being tried, one chunk goes to it.
+        let most = if self.health.is_up() { u32::MAX } else { 1 };
+        let wanted = u32::try_from(self.scratch.absent.len()).unwrap_or(most).min(most);
         let room = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
 
         let absent_indices = std::mem::take(&mut self.scratch.absent);
