@@ -482,7 +482,8 @@ impl NvmeStore {
     }
 
     /// Ends the store: waits up to `timeout` for what is under way, and writes down which chunks there are and in
-    /// which order they would have been evicted. Jobs that were not polled by then never will be.
+    /// which order they would have been evicted, which a device that hangs has two minutes for. Jobs that were not
+    /// polled by then never will be.
     ///
     /// Dropping the store does the same, with a minute of patience, and can only log what went wrong.
     ///

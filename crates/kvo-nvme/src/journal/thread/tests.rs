@@ -487,6 +487,30 @@ fn a_put_does_not_wait_for_a_disk_that_hangs() {
 }
 
 #[test]
+fn a_close_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let mut rig = Rig::new(true);
+    rig.journal.patience = Duration::from_millis(50);
+    let gate = rig.disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 1));
+    let error = rig.journal.close(&[1], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    drop(gate);
+}
+
+#[test]
+fn a_drop_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let mut rig = Rig::new(true);
+    rig.journal.patience = Duration::from_millis(50);
+    let gate = rig.disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 1));
+    let Rig { disk: _, journal, events, .. } = rig;
+    drop(journal);
+    drop(gate);
+    // It goes on by itself once it can.
+    assert!(matches!(events.recv_timeout(FOREVER), Ok(Event::Recorded { slot: 1, result: Ok(()), .. })));
+}
+
+#[test]
 fn broken_slots_are_recorded_without_an_event() {
     let mut rig = Rig::new(true);
     rig.journal.put(Entry { slot: 1, state: RecordState::Quarantined });
