@@ -118,7 +118,7 @@ pub enum ChecksumKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineKind {
-    /// `io_uring`, if it passes a probe when the store is opened, else threads.
+    /// `io_uring`, if the files are open for direct I/O and it passes a probe when the store is opened, else threads.
     #[default]
     Auto,
     /// `io_uring`, or the store does not open.
