@@ -16,9 +16,10 @@ use rustix::{
 
 use crate::OpenError;
 
-/// How often to try for a lock that another one holds, and how long to wait in between: who looks into a store holds
-/// its lock for a moment, another store does so for long.
-const LOCK_TRIES: u32 = 5;
+/// How often to try for a lock that another one holds, and how long to wait in between. Who looks into a store holds its
+/// lock for a moment; so does a process that was killed, until the kernel has taken its ring apart, which goes on after
+/// the process has ended. Another store does so for long.
+const LOCK_TRIES: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// How often to open again when the file vanishes between opening and locking.
 const OPEN_TRIES: u32 = 16;
