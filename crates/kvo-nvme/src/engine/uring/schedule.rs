@@ -71,6 +71,8 @@ pub(super) struct Schedule<R, W, P> {
     writes: VecDeque<W>,
     preparing: usize,
     prepared: VecDeque<P>,
+    /// Whether there is to be as much prepared ahead as may be; from half of it downwards.
+    is_filling: bool,
     reads_inflight: usize,
     writes_inflight: usize,
     write_bytes_inflight: usize,
@@ -91,6 +93,7 @@ impl<R, W, P> Schedule<R, W, P> {
             writes: VecDeque::new(),
             preparing: 0,
             prepared: VecDeque::new(),
+            is_filling: true,
             reads_inflight: 0,
             writes_inflight: 0,
             write_bytes_inflight: 0,
@@ -113,6 +116,7 @@ impl<R, W, P> Schedule<R, W, P> {
         }
         let write = self.writes.pop_front()?;
         self.preparing += 1;
+        self.is_filling = self.ahead() < self.limits.ahead_max;
         Some(write)
     }
 
@@ -205,9 +209,10 @@ impl<R, W, P> Schedule<R, W, P> {
         self.reads_inflight < self.limits.reads_max
     }
 
-    /// Whether a write that came now could be prepared.
+    /// Whether a write that came now could be prepared. After the window was full, it is so only when half of it is
+    /// used up: several writes at once cost whoever prepares them one waking. If not, one is ahead.
     pub(super) fn may_prepare(&self) -> bool {
-        self.ahead() < self.limits.ahead_max
+        self.is_filling || self.ahead() <= self.limits.ahead_max / 2
     }
 
     /// Whether a write that was prepared now could begin. If not, one is with the kernel.
@@ -328,18 +333,25 @@ mod tests {
         assert_eq!(given, (0..10).collect::<Vec<_>>(), "8 that the kernel may take, and 2");
         assert_eq!(schedule.next(), None, "none is prepared yet");
         assert!(schedule.may_write() && !schedule.may_prepare());
+        // They come back in any order, and those that wait still count.
+        for n in [3, 1, 2, 0] {
+            schedule.put_prepared(n);
+        }
+        assert_eq!((schedule.ahead(), schedule.next_to_prepare()), (10, None));
+        assert_eq!(start(&mut schedule), [3, 1, 2, 0].map(Turn::Write));
+        assert_eq!((schedule.ahead(), schedule.next_to_prepare()), (6, None), "more than half");
         schedule.end_preparing();
-        assert_eq!(schedule.next_to_prepare(), Some(10), "one that failed makes room");
-        // They come back in any order.
-        schedule.put_prepared(1);
-        assert_eq!((schedule.ahead(), schedule.next_to_prepare()), (10, None), "it still waits");
-        assert_eq!(schedule.next(), Some(Turn::Write(1)));
-        assert_eq!((schedule.next_to_prepare(), schedule.ahead()), (Some(11), 10), "it is with the kernel");
-        // The last end of each kind is what makes it idle.
-        schedule.clear();
-        schedule.end_write();
-        (0..9).for_each(|_| schedule.end_preparing());
-        assert!(!schedule.is_idle() && !schedule.is_any_inflight());
+        assert_eq!(schedule.ahead(), 5, "one that failed makes room too");
+        let given: Vec<u32> = std::iter::from_fn(|| schedule.next_to_prepare()).collect();
+        assert_eq!((given, schedule.ahead()), ((10..15).collect(), 10));
+    }
+
+    #[test]
+    fn what_is_being_prepared_is_waited_for() {
+        let mut schedule = schedule(MIB);
+        schedule.put_write(1);
+        assert_eq!(schedule.next_to_prepare(), Some(1));
+        assert!(schedule.may_prepare() && !schedule.is_any_inflight() && !schedule.is_idle());
         schedule.end_preparing();
         assert!(schedule.is_idle());
     }
