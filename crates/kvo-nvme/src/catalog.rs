@@ -446,4 +446,8 @@ impl Catalog {
         }
         assert_eq!(self.index.count_keys(), indexed);
     }
+
+    pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
+        self.slots.states()
+    }
 }

@@ -50,11 +50,12 @@ pub struct NvmeOptions {
     pub num_threads: usize,
     /// Threads that compute checksums for the engine that uses `io_uring`. One keeps up with more than 20 GB/s.
     pub checksum_threads: usize,
-    /// Chunks that the kernel reads at once, a device; further ones wait their turn. For `io_uring`.
+    /// Chunks that the kernel reads at once, a device, at most 1024; further ones wait their turn. For `io_uring`.
     pub reads_inflight_max: usize,
     /// Bytes that the kernel writes at once, a device, but at least one chunk. For `io_uring`.
     pub write_bytes_max: u64,
-    /// The same while reads wait or run: writes would slow them down several times. For `io_uring`.
+    /// The same while reads wait or run: writes would slow them down several times. Longer chunks are then written in
+    /// pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
     pub write_bytes_while_reading_max: u64,
     /// How long a chunk may take, from its submission; then it is reported as failed, whatever the device does. Its
     /// slots stay taken until the device has ended with them.
@@ -128,12 +129,15 @@ pub enum EngineKind {
 
 /// Which chunks are let in. A chunk that is not counts as failed for its job, and in
 /// [`chunks_unadmitted`](crate::StoreStats::chunks_unadmitted).
+///
+/// A tail without its head is of no use. So of a job nothing is let in behind the first chunk that is not; nor of later
+/// jobs of its request, until the chunks that it was refused are in the store or it offers them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Which of those offered.
     pub rule: AdmissionRule,
-    /// Bytes that may be written in any 24 hours, to spare a device; none is without end. The budget fills up evenly,
-    /// and holds an hour's worth.
+    /// Bytes that may be written a day, to spare a device; none is without end. The budget begins empty, fills up evenly,
+    /// and holds an hour's worth, but at least one chunk: by so much at most any 24 hours can exceed it.
     pub bytes_per_day_max: Option<u64>,
     /// Whether to let nothing in while reads wait that could not be started at once.
     pub skip_while_reads_wait: bool,
@@ -146,7 +150,8 @@ pub enum AdmissionRule {
     /// All.
     #[default]
     Always,
-    /// Those that are offered by a second request, as far as `keys_max` keys are remembered.
+    /// Those that are offered by a second request, as far as `keys_max` keys are remembered. A chunk that was refused for
+    /// another reason was offered all the same.
     SecondOffer {
         /// Keys that are remembered, the latest.
         keys_max: u32,

@@ -21,7 +21,8 @@ use std::{
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    Clock, DrainError, HostMemory, JobId, OffloadKey, RequestId, SlotAccessError, SlotId, TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, ReleasedSlot, RequestId, SlotAccessError, SlotId,
+    TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
 use rustix::fs::{FlockOperation, flock};
@@ -32,16 +33,19 @@ use crate::{
     catalog::{Catalog, EventLog},
     direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
-    file::ChunkFile,
+    file::{ChunkFile, StableFile},
     files,
     format::RECORD_BYTES,
     health::{Health, HealthState, Pass},
-    journal::{Journal, Recovered},
+    journal::{FileJournal, Journal, Recovered},
     options::Geometry,
     worker::Worker,
 };
 
 use self::job::{Job, Waiter};
+
+#[cfg(test)]
+use crate::slots::SlotState;
 
 /// A bounded, checksummed store of chunks in one file: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
 ///
@@ -95,7 +99,7 @@ pub struct NvmeStore {
     /// In durable mode: chunks that are written, and whose records are not yet safe, by slot.
     recording: HashMap<u32, Recording>,
     /// Slots of the host memory that late chunks have let go.
-    released: Vec<(JobId, SlotId)>,
+    released: Vec<ReleasedSlot>,
     /// Jobs that have ended and were not polled yet; they are still in `jobs`.
     completed: Vec<TierCompletion>,
     inflight_chunks: usize,
@@ -231,17 +235,20 @@ impl NvmeStore {
                 return Err(error);
             }
         };
+        let stable = data.iter().map(|(file, _)| Arc::clone(file) as Arc<dyn StableFile>).collect();
+        let superblock = files.index.superblock.clone();
+        let journal = FileJournal::start(files.index, stable, &options, sender)?;
         let started = Instant::now();
         let parts = Parts {
             worker,
             engine,
             info,
-            journal: Box::new(crate::journal::NoJournal),
+            journal: Box::new(journal),
             events,
             clock: Box::new(move || started.elapsed()),
             recovered: files.recovered,
-            epoch: files.index.superblock.epoch,
-            written_before: files.index.superblock.written_bytes,
+            epoch: superblock.epoch,
+            written_before: superblock.written_bytes,
             copied_bytes,
             copy_on_write: files.copy_on_write,
             files: handles,
@@ -382,6 +389,7 @@ impl NvmeStore {
             breaker_opened: self.health.counts().opened,
             read_only: self.health.counts().read_only,
             probes: self.health.counts().probes,
+            durability_lost: self.health.durability_lost(),
             jobs_inflight: self.jobs.len(),
             chunks_inflight: self.inflight_chunks,
             ..self.stats
@@ -543,6 +551,16 @@ impl NvmeStore {
             let counts = self.counts();
             assert_eq!((counts.writing, counts.pinned, counts.retiring), (0, 0, 0), "{counts:?}");
         }
+    }
+
+    /// The data files, with their locks.
+    pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
+        self.files.clone()
+    }
+
+    /// What each slot holds.
+    pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
+        self.catalog.slot_states()
     }
 
     /// Requests that were announced and have not finished.

@@ -251,6 +251,11 @@ impl Engine for Uring {
     fn stats(&self) -> EngineStats {
         self.counters.snapshot()
     }
+
+    #[cfg(test)]
+    fn break_device(&self, device: usize) {
+        self.devices[device].put(Work::Panic);
+    }
 }
 
 /// The whole life of a device's thread.

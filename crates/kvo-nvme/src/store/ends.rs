@@ -2,7 +2,7 @@
 
 use std::io;
 
-use kvo_core::{JobId, TierCompletion, TierDirection};
+use kvo_core::{JobId, ReleasedSlot, TierCompletion, TierDirection};
 use kvo_policies::RequestRecency;
 
 use super::{NvmeStore, Recording, job::Job};
@@ -43,6 +43,10 @@ impl NvmeStore {
         match event {
             Event::Moved(done) => self.end_op(done),
             Event::Recorded { slot, generation, result } => self.end_record(slot, generation, result),
+            Event::JournalLost(error) => {
+                tracing::error!(tier = &*self.name, %error, "nothing is recorded any more");
+                self.health.on_error(classify_io(Task::Sync, &error), Pass::USUAL, self.clock.now());
+            }
         }
     }
 
@@ -195,7 +199,7 @@ impl NvmeStore {
     fn end_chunk(&mut self, op: Op, result: Result<u64, Fault>) {
         if self.open_job(op.job).chunk_ended(op.index, result) {
             self.stats.late_ended += 1;
-            self.released.push((op.job, op.host));
+            self.released.push(ReleasedSlot { job: op.job, slot: op.host });
             self.forget_if_ended(op.job);
         } else {
             self.report_if_decided(op.job);
@@ -220,16 +224,16 @@ impl NvmeStore {
     fn give_up(&mut self, id: JobId) {
         let job = self.open_job(id);
         let task = if job.direction == TierDirection::Read { Task::Read } else { Task::Write };
-        let held = job.give_up();
-        self.stats.late += held.len() as u64;
+        let num_late = job.give_up();
+        self.stats.late += u64::from(num_late);
         // What tried the device has failed; the others count, as many as there are.
-        for _ in &held {
+        for _ in 0..num_late {
             self.note_fault(task, &Fault::Late, Pass::USUAL);
         }
         for probe in self.probes.extract_if(.., |probe| probe.job == id).collect::<Vec<_>>() {
             self.note_fault(task, &Fault::Late, probe.pass);
         }
-        tracing::warn!(job = id.0, tier = &*self.name, num_chunks = held.len(), "late; given up");
+        tracing::warn!(job = id.0, tier = &*self.name, num_chunks = num_late, "late; given up");
         for waiters in self.waiters.values_mut() {
             waiters.retain(|waiter| waiter.job != id);
         }
@@ -255,12 +259,13 @@ impl NvmeStore {
         if !job.is_decided() {
             return;
         }
+        let held = job.take_held();
         let ended = job.end();
         let edge = match ended.direction {
             TierDirection::Write => &mut self.stats.write,
             TierDirection::Read => &mut self.stats.read,
         };
         ended.count(edge, chunk_bytes);
-        self.completed.push(TierCompletion::except(id, ended.failed));
+        self.completed.push(TierCompletion::except(id, ended.failed).with_held(held));
     }
 }

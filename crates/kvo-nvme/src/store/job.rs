@@ -42,6 +42,8 @@ pub(super) struct Job {
     undecided: u32,
     /// Chunks that are reported and still with the engine.
     late: u32,
+    /// Their slots of the host memory, until the job is reported.
+    held: Vec<SlotId>,
     is_reported: bool,
     /// Places of the chunks that failed.
     failed: Vec<u32>,
@@ -83,6 +85,7 @@ impl Job {
             chunks,
             undecided: 0,
             late: 0,
+            held: Vec::new(),
             is_reported: false,
             failed: Vec::new(),
             moved: 0,
@@ -173,13 +176,12 @@ impl Job {
         }
     }
 
-    /// Fails every chunk that is not decided; returns the slots of the host memory that the engine still has.
-    pub(super) fn give_up(&mut self) -> Vec<SlotId> {
-        let mut held = Vec::new();
+    /// Fails every chunk that is not decided; returns how many of them the engine still has.
+    pub(super) fn give_up(&mut self) -> u32 {
         for index in 0..self.num_chunks() {
             match self.states[index as usize] {
                 State::Moving | State::MovingAgain => {
-                    held.push(self.chunk(index).slot);
+                    self.held.push(self.chunk(index).slot);
                     self.late += 1;
                     self.set(index, State::Late);
                 }
@@ -193,7 +195,12 @@ impl Job {
             self.failed.push(index);
             self.last_fault = Some(Fault::Late);
         }
-        held
+        self.late
+    }
+
+    /// The slots of the host memory that the engine still has although the job ends, for its report.
+    pub(super) fn take_held(&mut self) -> Vec<SlotId> {
+        std::mem::take(&mut self.held)
     }
 
     fn set(&mut self, index: u32, state: State) -> State {

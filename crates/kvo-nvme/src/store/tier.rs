@@ -1,8 +1,8 @@
 //! The store as a secondary tier.
 
 use kvo_core::{
-    JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RequestContext, RequestId, SecondaryTier,
-    TierCompletion, TierDirection, TierJob, TierLookup,
+    JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, ReleasedSlot, RequestContext, RequestId,
+    SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
 };
 
 use super::{NvmeStore, job::Job};
@@ -94,6 +94,10 @@ impl SecondaryTier for NvmeStore {
             }
             self.forget_if_ended(completion.job);
         }
+    }
+
+    fn take_released(&mut self, released: &mut Vec<ReleasedSlot>) {
+        released.append(&mut self.released);
     }
 
     /// Commits what the request read and wrote here as one access. Its jobs may still be running. A request that was

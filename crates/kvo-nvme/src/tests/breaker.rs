@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use kvo_core::{RejectReason, TierCompletion, TierDirection};
+use kvo_core::{RejectReason, SlotId, TierCompletion, TierDirection};
 
 use super::{CHUNK_BYTES, Rig, Trouble, keys};
 use crate::{BreakerOptions, NvmeOptions, TierState};
@@ -79,7 +79,7 @@ fn a_try_that_is_late_closes_the_store_for_another_pause() {
     rig.clock.advance(PAUSE);
     let job = rig.read(2, &[4]);
     rig.clock.advance(Duration::from_secs(30));
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([4]))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([4])).with_held(vec![SlotId(4)])]);
     assert_eq!(rig.store.state(), TierState::Open);
     rig.clock.advance(PAUSE);
     rig.get(2, &[5], &[]);
@@ -92,7 +92,8 @@ fn a_device_that_hangs_is_closed_by_its_late_chunks() {
     rig.put(1, &[1, 2, 3]);
     let job = rig.read(2, &[1, 2, 3]);
     rig.clock.advance(Duration::from_secs(30));
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1, 2, 3]))]);
+    let held = [1, 2, 3].map(SlotId).to_vec();
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1, 2, 3])).with_held(held)]);
     assert_eq!(rig.store.state(), TierState::Open);
     assert_eq!(rig.store.counts().pinned, 3);
     rig.run_all(&[]);

@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
-use kvo_core::{JobId, RejectReason, TierCompletion, TierDirection};
+use kvo_core::{JobId, RejectReason, ReleasedSlot, SecondaryTier, SlotId, TierCompletion, TierDirection};
 
 use super::{Rig, Trouble, keys};
 
 const DEADLINE: Duration = Duration::from_secs(30);
+
+fn released(rig: &mut Rig) -> Vec<ReleasedSlot> {
+    let mut released = Vec::new();
+    rig.store.take_released(&mut released);
+    released
+}
 
 #[test]
 fn a_job_is_given_up_when_its_deadline_passes_and_not_before() {
@@ -17,13 +23,17 @@ fn a_job_is_given_up_when_its_deadline_passes_and_not_before() {
     rig.clock.advance(DEADLINE.saturating_sub(Duration::from_nanos(1)));
     assert_eq!(rig.poll(), []);
     rig.clock.advance(Duration::from_nanos(1));
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
+    let late = TierCompletion::except(job, keys([2])).with_held(vec![SlotId(2)]);
+    assert_eq!(rig.poll(), [late]);
+    assert_eq!(released(&mut rig), []);
     let stats = rig.store.stats();
     assert_eq!((stats.late, stats.late_ended, stats.counts.writing), (1, 0, 1), "its slot is still taken");
     rig.check_resident(0..3, &[1]);
 
     rig.run(two, Trouble::None);
     assert_eq!(rig.poll(), [], "it was reported");
+    assert_eq!(released(&mut rig), [ReleasedSlot { job, slot: SlotId(2) }]);
+    assert_eq!(released(&mut rig), []);
     assert_eq!(rig.store.stats().late_ended, 1);
     rig.check_resident(0..3, &[1, 2]);
 }
@@ -35,7 +45,7 @@ fn a_late_read_keeps_its_slot_pinned_until_the_device_has_ended() {
     let job = rig.read(2, &[1]);
     let op = rig.next_op().unwrap();
     rig.clock.advance(DEADLINE);
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1])).with_held(vec![SlotId(1)])]);
     assert_eq!(rig.store.counts().pinned, 1);
     // The pinned one is not evicted for two more.
     let job = rig.write(3, &[3, 4]);
@@ -53,7 +63,7 @@ fn the_number_of_a_late_job_is_free_again_when_the_device_has_ended() {
     let job = rig.write(1, &[1]);
     let op = rig.next_op().unwrap();
     rig.clock.advance(DEADLINE);
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1])).with_held(vec![SlotId(1)])]);
     rig.next_job = job.0 - 1;
     let rejected = rig.try_submit(2, TierDirection::Write, &[2]).unwrap_err();
     assert_eq!(rejected.reason, RejectReason::Invalid);
@@ -71,7 +81,7 @@ fn who_waits_for_a_late_write_is_given_up_by_its_own_deadline() {
     rig.clock.advance(DEADLINE / 2);
     let second = rig.write(2, &[1]);
     rig.clock.advance(DEADLINE / 2);
-    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1]))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1])).with_held(vec![SlotId(1)])]);
     rig.clock.advance(DEADLINE / 2);
     assert_eq!(rig.poll(), [TierCompletion::except(second, keys([1]))]);
     // Nobody waits any more when it ends.
@@ -87,7 +97,7 @@ fn a_late_write_that_ends_in_time_for_who_waits_is_there_for_it() {
     rig.clock.advance(DEADLINE / 2);
     let second = rig.write(2, &[1]);
     rig.clock.advance(DEADLINE / 2);
-    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1]))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1])).with_held(vec![SlotId(1)])]);
     rig.run_all(&[]);
     assert_eq!(rig.poll(), [TierCompletion::done(second)]);
 }

@@ -13,8 +13,10 @@ use kvo_core::{
     TierDirection, TierJob, TierLookup,
 };
 
+use kvo_cpu::{HostRegion, RegionOptions};
+
 use super::{Memory, content, key, keys};
-use crate::{NvmeOptions, NvmeStore};
+use crate::{EngineKind, NvmeOptions, NvmeStore, OpenError};
 
 const BYTES: usize = 20_000;
 const STRIDE: u64 = 20_480;
@@ -232,4 +234,39 @@ fn a_panic_on_a_thread_fails_its_chunk_and_the_thread_goes_on() {
     store.drain(LONG).unwrap();
     assert_eq!(polled(&mut store), [TierCompletion::except(JobId(1), keys([3]))]);
     assert_eq!((store.counts().evictable, store.counts().free), (7, 1));
+}
+
+#[test]
+fn a_store_over_real_host_memory_uses_io_uring_where_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(HostRegion::anonymous(&RegionOptions::new(8, BYTES)).unwrap());
+    let options = NvmeOptions::new(dir.path(), 4, BYTES as u64);
+    let mut store =
+        match NvmeStore::open(NvmeOptions { engine: EngineKind::Uring, ..options.clone() }, memory.clone()) {
+            Ok(store) => store,
+            Err(OpenError::Uring { step, source }) => {
+                eprintln!("SKIPPED, no io_uring: {step}: {source}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+    for n in 0..4 {
+        memory
+            .with_write(SlotId(n), &mut |bytes| bytes.copy_from_slice(&content(n.into(), 0, BYTES)))
+            .unwrap();
+    }
+    store.submit(job(1, TierDirection::Write, 0, 0..4)).unwrap();
+    store.drain(LONG).unwrap();
+    store.submit(job(2, TierDirection::Read, 4, 0..4)).unwrap();
+    store.drain(LONG).unwrap();
+    assert_eq!(polled(&mut store), [1, 2].map(|id| TierCompletion::done(JobId(id))));
+    for n in 0..4 {
+        let expected = content(n.into(), 0, BYTES);
+        memory.with_read(SlotId(4 + n), &mut |bytes| assert_eq!(bytes, expected)).unwrap();
+    }
+    assert!(store.engine_stats().sqes >= 8, "{:?}", store.engine_stats());
+    // Without being told to, too.
+    let other = tempfile::tempdir().unwrap();
+    let store = NvmeStore::open(NvmeOptions::new(other.path(), 4, BYTES as u64), memory).unwrap();
+    assert_eq!((store.engine_info().kind, &store.engine_info().fallback), (EngineKind::Uring, &None));
 }

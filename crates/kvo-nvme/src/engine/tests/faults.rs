@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use rustix::fs::{SealFlags, fcntl_add_seals};
+
 use super::*;
 
 #[test]
@@ -33,4 +35,103 @@ fn the_end_of_a_file_that_was_cut_is_an_error() {
         }
         rig.stop();
     });
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_noticed_when_it_is_probed() {
+    if has_uring() {
+        let error = Rig::read_only(EngineKind::Uring).err().expect("it may not be written");
+        assert!(matches!(error, OpenError::Uring { step: "write a page", .. }), "{error:?}");
+    }
+    for engine in [EngineKind::Auto, EngineKind::Threads] {
+        let mut rig = Rig::read_only(engine).unwrap();
+        let fault = rig.run(0, 1, tenant(1), Action::Write).unwrap_err();
+        assert!(matches!(fault, Fault::Io(_)), "{fault}");
+        rig.stop();
+    }
+}
+
+#[test]
+fn a_file_that_becomes_unwritable_fails_writes_and_no_reads() {
+    for engine in [EngineKind::Threads, EngineKind::Uring] {
+        let Ok(mut rig) = Rig::on_memory_file(engine) else {
+            assert!(!has_uring());
+            continue;
+        };
+        let sum = rig.write(0, 1, tenant(1));
+        fcntl_add_seals(&*rig.files[0], SealFlags::WRITE).unwrap();
+        let fault = rig.run(0, 2, tenant(1), Action::Write).unwrap_err();
+        let Fault::Io(error) = &fault else { panic!("{fault}") };
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        rig.run(3, 1, tenant(1), Action::Read { checksum: sum }).unwrap();
+        rig.stop();
+    }
+}
+
+#[test]
+fn a_slot_that_another_uses_fails_and_is_left_alone() {
+    over_each(|kind| {
+        let mut rig = Rig::new(kind, 1, 4);
+        let sum = rig.write(0, 1, tenant(1));
+        let memory = Arc::clone(&rig.memory);
+        let busy = |slot| SlotAccessError::Busy { slot: SlotId(slot) };
+        memory
+            .with_write(SlotId(2), &mut |bytes| {
+                bytes.fill(9);
+                for action in [Action::Write, Action::Read { checksum: sum }] {
+                    let fault = rig.run(2, 1, tenant(1), action).unwrap_err();
+                    assert!(matches!(&fault, Fault::Memory(error) if *error == busy(2)), "{fault}");
+                }
+                assert!(bytes.iter().all(|&byte| byte == 9));
+            })
+            .unwrap();
+        memory
+            .with_read(SlotId(3), &mut |_| {
+                let fault = rig.run(3, 1, tenant(1), Action::Read { checksum: sum }).unwrap_err();
+                assert!(matches!(&fault, Fault::Memory(error) if *error == busy(3)), "{fault}");
+                rig.write(3, 2, tenant(1));
+            })
+            .unwrap();
+        let fault = rig.run(99, 1, tenant(1), Action::Write).unwrap_err();
+        assert!(matches!(fault, Fault::Memory(SlotAccessError::OutOfRange { .. })), "{fault}");
+        rig.run(2, 1, tenant(1), Action::Read { checksum: sum }).unwrap();
+        rig.stop();
+    });
+}
+
+/// Memory that panics for one slot.
+struct Trap(Arc<HostRegion>);
+
+impl HostMemory for Trap {
+    fn num_slots(&self) -> u32 {
+        self.0.num_slots()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.0.slot_bytes()
+    }
+
+    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
+        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
+        self.0.with_read(slot, read)
+    }
+
+    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
+        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
+        self.0.with_write(slot, write)
+    }
+}
+
+#[test]
+fn a_panic_of_the_memory_fails_its_chunk_and_the_thread_goes_on() {
+    let kind = Kind { engine: EngineKind::Threads, direct: false };
+    let mut rig = Rig::over(kind, 1, 4, |memory| Arc::new(Trap(memory))).unwrap();
+    for _ in 0..10 {
+        let sum = rig.write(1, 1, tenant(1));
+        for action in [Action::Write, Action::Read { checksum: sum }] {
+            let fault = rig.run(3, 2, tenant(1), action).unwrap_err();
+            assert!(matches!(fault, Fault::Engine(_)), "{fault}");
+        }
+    }
+    rig.stop();
 }

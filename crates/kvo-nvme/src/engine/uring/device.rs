@@ -22,7 +22,7 @@ use kvo_core::{ReadClaim, StableMemory};
 use std::os::fd::AsFd;
 
 use super::{
-    doorbell::Doorbell,
+    doorbell::{Doorbell, WakeFor},
     probe,
     ring::{Buffer, Completion, On, Ring, Transfer},
     schedule::{Limits, Schedule, Turn},
@@ -42,8 +42,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A chunk for a device.
 #[derive(Debug)]
 pub(super) enum Work {
-    Read { ticket: Ticket, written: u64 },
-    Write { ticket: Ticket, claim: ReadClaim, sum: u64 },
+    Read {
+        ticket: Ticket,
+        written: u64,
+    },
+    Write {
+        ticket: Ticket,
+        claim: ReadClaim,
+        sum: u64,
+    },
+    #[cfg(test)]
+    Panic,
 }
 
 /// The way to a device's thread. When the last one is dropped, the thread ends what it has, and itself.
@@ -61,8 +70,14 @@ impl Inbox {
     /// Hands work over. If the thread is gone, the work is dropped, and so reported as failed.
     pub(super) fn put(&self, work: Work) {
         let sender = self.sender.as_ref().expect("it is there until the drop");
+        let wake_for = match work {
+            Work::Read { .. } => WakeFor::READS,
+            Work::Write { .. } => WakeFor::WRITES,
+            #[cfg(test)]
+            Work::Panic => WakeFor::ANYTHING,
+        };
         if sender.send(work).is_ok() {
-            self.doorbell.ring();
+            self.doorbell.ring(wake_for);
         }
     }
 }
@@ -76,7 +91,7 @@ impl Clone for Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         self.sender = None;
-        self.doorbell.ring();
+        self.doorbell.ring(WakeFor::ANYTHING);
     }
 }
 
@@ -179,19 +194,17 @@ impl Device {
             return Ok(false);
         }
         self.arm();
-        // Work that comes now could not be begun before something ends, and so need not wake anyone.
-        let parks = !self.schedule.is_full();
-        if parks {
-            self.doorbell.parking().park();
+        // Work that could not begin before something ends need not wake anyone.
+        let wake_for = WakeFor::of(self.schedule.may_read(), self.schedule.may_write());
+        if wake_for != WakeFor::NOTHING {
+            self.doorbell.parking().park(wake_for);
             if !self.is_quiet() {
                 self.doorbell.parking().unpark();
                 return Ok(true);
             }
         }
         let entered = self.enter(true);
-        if parks {
-            self.doorbell.parking().unpark();
-        }
+        self.doorbell.parking().unpark();
         if self.take_completions() == 0 && !entered? {
             thread::sleep(PAUSE);
         }
@@ -212,6 +225,8 @@ impl Device {
         match self.inbox.try_recv() {
             Ok(Work::Read { ticket, written }) => self.schedule.put_read((ticket, written)),
             Ok(Work::Write { ticket, claim, sum }) => self.schedule.put_write((ticket, claim, sum)),
+            #[cfg(test)]
+            Ok(Work::Panic) => panic!("this panic belongs to the test"),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return std::mem::replace(&mut self.is_closed, true),
         }

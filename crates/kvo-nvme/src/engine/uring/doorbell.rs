@@ -3,46 +3,68 @@
 //! ```text
 //!   producer                            ring thread
 //!
-//!   put work into the queue             say that it parks
+//!   put work into the queue             say what it wants to be woken for
 //!   ── fence ──                         ── fence ──
-//!   does it park? then ring             is there work? then do not wait
-//!                                       wait; say that it does not park
+//!   is it wanted? then ring             is there work? then do not wait
+//!                                       wait; want nothing any more
 //! ```
 //!
 //! Of the two that come last, the producer's question or the thread's, at least one is answered with yes; so no work
-//! is left behind while the thread waits. While the thread works, its queue costs producers no call to the system.
+//! is left behind while the thread waits. While it works, or could not begin more of this kind, its queue costs producers
+//! no call to the system.
 
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicBool, Ordering, fence},
 };
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Whether the thread parks: the handshake alone, without the system.
+use crate::sync::{AtomicU8, Ordering, fence};
+
+/// What a waiting thread is to be woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WakeFor(u8);
+
+impl WakeFor {
+    /// A thread that has all the kernel may have at once learns of new work when something ends.
+    pub(super) const NOTHING: Self = Self(0);
+    pub(super) const READS: Self = Self(1);
+    pub(super) const WRITES: Self = Self(2);
+    pub(super) const ANYTHING: Self = Self(3);
+
+    /// What a thread wants to be woken for that could begin these.
+    pub(super) fn of(reads: bool, writes: bool) -> Self {
+        Self(u8::from(reads) * Self::READS.0 + u8::from(writes) * Self::WRITES.0)
+    }
+}
+
+/// What the thread is to be woken for: the handshake alone, without the system.
 #[derive(Debug, Default)]
 pub(super) struct Parking {
-    parks: AtomicBool,
+    /// Bits of [`WakeFor`]; none while the thread works.
+    wanted: AtomicU8,
 }
 
 impl Parking {
-    /// The thread is about to wait. It must ask for work once more after this, and before it waits.
-    pub(super) fn park(&self) {
-        self.parks.store(true, Ordering::SeqCst);
+    /// The thread is about to wait, unless there is work: it must look for some after this, and before it waits.
+    pub(super) fn park(&self, wake_for: WakeFor) {
+        self.wanted.store(wake_for.0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// The thread does not wait any more.
     pub(super) fn unpark(&self) {
-        self.parks.store(false, Ordering::SeqCst);
+        self.wanted.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the thread has to be woken for work that was put into its queue before; says so to one producer only.
+    /// Whether the thread has to be woken for `work` that was put into its queue before; says so to one producer
+    /// only.
     #[must_use]
-    pub(super) fn has_to_be_woken(&self) -> bool {
+    pub(super) fn has_to_be_woken(&self, work: WakeFor) -> bool {
         fence(Ordering::SeqCst);
-        self.parks.load(Ordering::SeqCst) && self.parks.swap(false, Ordering::SeqCst)
+        self.wanted.load(Ordering::SeqCst) & work.0 != 0
+            && self.wanted.swap(0, Ordering::SeqCst) & work.0 != 0
     }
 }
 
@@ -62,9 +84,9 @@ impl Doorbell {
         &self.parking
     }
 
-    /// Wakes the thread, if it waits, for work that was put into its queue before.
-    pub(super) fn ring(&self) {
-        if self.parking.has_to_be_woken() {
+    /// Wakes the thread, if it waits for such work, which was put into its queue before.
+    pub(super) fn ring(&self, work: WakeFor) {
+        if self.parking.has_to_be_woken(work) {
             self.ring_anyway();
         }
     }
@@ -79,5 +101,76 @@ impl Doorbell {
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(all(test, not(kvo_loom)))]
+mod tests {
+    use super::*;
+
+    /// Whether a thread that wants `wanted` is woken for `work`.
+    #[track_caller]
+    fn check(wanted: WakeFor, work: WakeFor, woken: bool) {
+        let parking = Parking::default();
+        parking.park(wanted);
+        assert_eq!(parking.has_to_be_woken(work), woken);
+        // Once is enough, and a thread that was not woken still wants it.
+        assert!(!parking.has_to_be_woken(work));
+        assert_eq!(parking.has_to_be_woken(wanted), !woken && wanted != WakeFor::NOTHING);
+    }
+
+    #[test]
+    fn a_thread_is_woken_once_and_only_for_what_it_wants() {
+        check(WakeFor::ANYTHING, WakeFor::READS, true);
+        check(WakeFor::READS, WakeFor::READS, true);
+        check(WakeFor::WRITES, WakeFor::ANYTHING, true);
+        check(WakeFor::WRITES, WakeFor::READS, false);
+        check(WakeFor::NOTHING, WakeFor::ANYTHING, false);
+        assert_eq!(WakeFor::of(true, false), WakeFor::READS);
+        assert_eq!(WakeFor::of(true, true), WakeFor::ANYTHING);
+    }
+}
+
+#[cfg(all(test, kvo_loom))]
+mod interleavings {
+    use loom::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        thread,
+    };
+
+    use super::*;
+
+    /// The thread parks while producers put work: whatever it did not see before it waits wakes it, and once.
+    fn check(num_producers: usize) {
+        loom::model(move || {
+            let parking = Arc::new(Parking::default());
+            let (queue, rung) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let producers: Vec<_> = (0..num_producers)
+                .map(|_| {
+                    let (parking, queue, rung) = (parking.clone(), queue.clone(), rung.clone());
+                    thread::spawn(move || {
+                        queue.fetch_add(1, Ordering::Relaxed);
+                        if parking.has_to_be_woken(WakeFor::READS) {
+                            rung.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            parking.park(WakeFor::ANYTHING);
+            let seen = queue.load(Ordering::Relaxed);
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            let rung = rung.load(Ordering::Relaxed);
+            assert!(rung <= 1, "one call is enough");
+            assert!(seen == num_producers || rung == 1, "saw {seen} of {num_producers} and sleeps");
+        });
+    }
+
+    #[test]
+    fn no_work_is_left_behind_by_a_thread_that_parks() {
+        check(1);
+        check(2);
     }
 }

@@ -85,6 +85,26 @@ struct Registered {
     piece_bytes: usize,
 }
 
+impl Registered {
+    /// Cuts memory of `num_slots` slots into pieces that the kernel takes and that no slot crosses, if it can be done.
+    fn plan(start: usize, bytes: usize, num_slots: u32) -> Option<Self> {
+        let stride = bytes / (num_slots as usize).max(1);
+        if stride == 0 || stride > PIECE_BYTES_MAX {
+            return None;
+        }
+        let piece_bytes = PIECE_BYTES_MAX / stride * stride;
+        (bytes.div_ceil(piece_bytes) <= NUM_PIECES_MAX).then_some(Self { start, bytes, piece_bytes })
+    }
+
+    /// The piece that `bytes` from `address` on are in, if they are in one.
+    fn piece_of(&self, address: usize, bytes: usize) -> Option<u16> {
+        let at = address.checked_sub(self.start)?;
+        let piece = at / self.piece_bytes;
+        let end = self.bytes.min((piece + 1) * self.piece_bytes);
+        if at + bytes <= end { u16::try_from(piece).ok() } else { None }
+    }
+}
+
 /// A ring for one file. It stays on the thread that built it.
 pub(super) struct Ring<S> {
     io: IoUring,
@@ -174,7 +194,9 @@ impl<S> Ring<S> {
 
     fn entry(&self, transfer: &Transfer<S>, address: *mut u8, asked: u32) -> squeue::Entry {
         let file = types::Fixed(transfer.on as u32);
-        let (offset, piece) = (transfer.offset, self.piece_of(address as usize, asked as usize));
+        let registered = self.registered.as_ref();
+        let piece = registered.and_then(|registered| registered.piece_of(address as usize, asked as usize));
+        let offset = transfer.offset;
         match (transfer.way, piece) {
             (Way::Read, None) => opcode::Read::new(file, address, asked).offset(offset).build(),
             (Way::Write, None) => opcode::Write::new(file, address, asked).offset(offset).build(),
@@ -185,16 +207,6 @@ impl<S> Ring<S> {
                 opcode::WriteFixed::new(file, address, asked, piece).offset(offset).build()
             }
         }
-    }
-
-    /// The registered buffer that these bytes are in, if they are in one.
-    fn piece_of(&self, address: usize, bytes: usize) -> Option<u16> {
-        let registered = self.registered.as_ref()?;
-        let at = address.checked_sub(registered.start)?;
-        let piece = at / registered.piece_bytes;
-        let is_inside =
-            at + bytes <= registered.bytes && (at + bytes).div_ceil(registered.piece_bytes) <= piece + 1;
-        if is_inside { u16::try_from(piece).ok() } else { None }
     }
 
     /// Gives the kernel what is queued, and waits for a completion if `wait`. `false` if it could not do so just now:
@@ -234,6 +246,12 @@ impl<S> Ring<S> {
 impl<S> Drop for Ring<S> {
     fn drop(&mut self) {
         if self.inflight.is_empty() {
+            // The kernel ends rings in the background. The file with its lock, and the pinned memory, are given back
+            // now; if that fails, they are then.
+            let _ = self.io.submitter().unregister_files();
+            if self.registered.is_some() {
+                let _ = self.io.submitter().unregister_buffers();
+            }
             return;
         }
         let transfers = self.inflight.len();
@@ -269,15 +287,8 @@ fn build(entries: u32) -> io::Result<(IoUring, &'static str)> {
 /// and work as well.
 fn register(io: &IoUring, memory: &dyn StableMemory) -> Option<Registered> {
     let (start, bytes) = memory.span();
-    let stride = bytes / (memory.num_slots() as usize).max(1);
-    if stride == 0 || stride > PIECE_BYTES_MAX {
-        return None;
-    }
-    let piece_bytes = PIECE_BYTES_MAX / stride * stride;
-    if bytes.div_ceil(piece_bytes) > NUM_PIECES_MAX {
-        return None;
-    }
-    let registered = Registered { start: start.as_ptr() as usize, bytes, piece_bytes };
+    let registered = Registered::plan(start.as_ptr() as usize, bytes, memory.num_slots())?;
+    let piece_bytes = registered.piece_bytes;
     let iovecs: Vec<libc::iovec> = (0..bytes)
         .step_by(piece_bytes)
         .map(|at| libc::iovec {
@@ -313,4 +324,126 @@ fn address_of(buffer: &mut Buffer, range: &Range<usize>, way: Way) -> (*mut u8, 
     assert!(range.start < range.end && range.end <= bytes, "{range:?} must be some of {bytes} bytes");
     let asked = u32::try_from(range.len()).expect("pieces are below 4 GiB");
     (start.wrapping_add(range.start), asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use kvo_core::{HostMemory, SlotAccessError, SlotId};
+    use kvo_cpu::{HostRegion, RegionOptions};
+
+    use super::*;
+    use crate::engine::uring::doorbell::Doorbell;
+
+    const SLOT_BYTES: usize = 8192;
+
+    /// A ring on an empty file with four slots of memory, unless `io_uring` does not work here, which is said.
+    fn ring<S>(doorbell: &Doorbell) -> Option<(Ring<S>, Arc<HostRegion>)> {
+        let memory = Arc::new(HostRegion::anonymous(&RegionOptions::new(4, SLOT_BYTES)).unwrap());
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        match Ring::new(file, doorbell.as_fd(), memory.clone(), 4) {
+            Ok(ring) => Some((ring, memory)),
+            Err(refusal) => {
+                eprintln!("SKIPPED, no io_uring: {refusal:?}");
+                None
+            }
+        }
+    }
+
+    fn target(memory: &Arc<HostRegion>, slot: u32) -> Buffer {
+        Buffer::Target(WriteClaim::new(memory.clone(), SlotId(slot)).unwrap())
+    }
+
+    /// A read of the doorbell into a slot, which does not end before it is rung.
+    fn endless<S>(buffer: Buffer, state: S) -> Transfer<S> {
+        Transfer { way: Way::Read, on: On::Wake, offset: 0, range: 0..8, buffer, state }
+    }
+
+    #[test]
+    fn a_slot_is_claimed_until_its_own_completion() {
+        let doorbell = Doorbell::new().unwrap();
+        let Some((mut ring, memory)) = ring(&doorbell) else { return };
+        ring.push(endless(target(&memory, 1), 7));
+        ring.enter(false).unwrap();
+        assert!(ring.reap().is_none());
+        let busy = memory.with_read(SlotId(1), &mut |_| ());
+        assert_eq!(busy, Err(SlotAccessError::Busy { slot: SlotId(1) }));
+        doorbell.ring_anyway();
+        ring.enter(true).unwrap();
+        let completion = ring.reap().unwrap();
+        assert_eq!((completion.state, completion.asked, completion.result.unwrap()), (7, 8, 8));
+        drop(completion.buffer);
+        memory.with_read(SlotId(1), &mut |bytes| assert_eq!(bytes[..8], 1_u64.to_ne_bytes())).unwrap();
+        assert_eq!(ring.num_inflight(), 0);
+    }
+
+    #[test]
+    fn a_ring_that_ends_under_io_keeps_the_slot_and_the_memory_for_ever() {
+        let doorbell = Doorbell::new().unwrap();
+        let Some((mut ring, memory)) = ring(&doorbell) else { return };
+        ring.push(endless(target(&memory, 2), ()));
+        ring.enter(false).unwrap();
+        drop(ring);
+        let busy = memory.with_read(SlotId(2), &mut |_| ());
+        assert_eq!(busy, Err(SlotAccessError::Busy { slot: SlotId(2) }));
+        assert!(Arc::strong_count(&memory) > 1, "the mapping stays when all others let go");
+    }
+
+    #[test]
+    fn a_completion_with_a_wrong_tag_is_counted_and_ends_nothing() {
+        let doorbell = Doorbell::new().unwrap();
+        let Some((mut ring, memory)) = ring(&doorbell) else { return };
+        ring.push(endless(target(&memory, 0), ()));
+        // The first transfer has key 0 and tag 1.
+        for user_data in [2 << 32, 0, 1 << 32 | 1, u64::MAX] {
+            let entry = opcode::Nop::new().build().user_data(user_data);
+            // SAFETY: the operation has no parameters.
+            let pushed = unsafe { ring.io.submission().push(&entry) };
+            pushed.unwrap();
+            ring.enter(true).unwrap();
+            assert!(ring.reap().is_none(), "{user_data:#x}");
+        }
+        assert_eq!((ring.num_strange(), ring.num_inflight()), (4, 1));
+        doorbell.ring_anyway();
+        ring.enter(true).unwrap();
+        assert!(ring.reap().is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "4 transfers at once are promised")]
+    fn more_transfers_than_promised_are_refused() {
+        let doorbell = Doorbell::new().unwrap();
+        let (mut ring, memory) = ring(&doorbell).expect("SKIPPED: 4 transfers at once are promised");
+        for _ in 0..4 {
+            ring.push(endless(Buffer::Word(Box::default()), ()));
+        }
+        ring.push(endless(target(&memory, 0), ()));
+    }
+
+    #[test]
+    #[should_panic(expected = "must be some of 8192 bytes")]
+    fn no_transfer_reaches_beyond_its_slot() {
+        let doorbell = Doorbell::new().unwrap();
+        let (mut ring, memory) = ring(&doorbell).expect("SKIPPED: must be some of 8192 bytes");
+        ring.push(Transfer { range: 8..SLOT_BYTES + 1, ..endless(target(&memory, 0), ()) });
+    }
+
+    #[test]
+    fn memory_is_cut_into_pieces_at_slots() {
+        let slot = 3 << 20;
+        let num_slots = 1000;
+        let plan = Registered::plan(4096, slot * num_slots as usize, num_slots).unwrap();
+        let per_piece = PIECE_BYTES_MAX / slot;
+        assert_eq!(plan.piece_bytes, per_piece * slot);
+        for (index, piece) in [(0, 0), (per_piece - 1, 0), (per_piece, 1), (999, 999 / per_piece)] {
+            let start = 4096 + index * slot;
+            assert_eq!(plan.piece_of(start, slot), Some(u16::try_from(piece).unwrap()), "slot {index}");
+        }
+        assert_eq!(plan.piece_of(4096 + per_piece * slot - 1, 2), None, "it crosses two pieces");
+        assert_eq!(plan.piece_of(4096 + 1000 * slot - 1, 2), None, "it crosses the end");
+        assert_eq!(plan.piece_of(4095, 1), None, "it lies before the start");
+        assert!(Registered::plan(0, 2 * (PIECE_BYTES_MAX + 4096), 2).is_none(), "a slot too long");
+        assert!(Registered::plan(0, (NUM_PIECES_MAX + 1) << 30, 1 << 20).is_none(), "too many pieces");
+    }
 }

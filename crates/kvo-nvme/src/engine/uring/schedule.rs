@@ -139,11 +139,6 @@ impl<R, W> Schedule<R, W> {
         self.reads.is_empty() && self.writes.is_empty() && self.reads_inflight + self.writes_inflight == 0
     }
 
-    /// Whether a chunk that came now would have to wait, whichever way it moves.
-    pub(super) fn is_full(&self) -> bool {
-        !self.may_read() && !self.may_write()
-    }
-
     /// Drops what waits.
     pub(super) fn clear(&mut self) {
         self.reads.clear();
@@ -154,11 +149,13 @@ impl<R, W> Schedule<R, W> {
         self.reads_inflight > 0 || !self.reads.is_empty()
     }
 
-    fn may_read(&self) -> bool {
+    /// Whether a read that came now could begin.
+    pub(super) fn may_read(&self) -> bool {
         self.reads_inflight < self.limits.reads_max
     }
 
-    fn may_write(&self) -> bool {
+    /// Whether a write that came now could begin.
+    pub(super) fn may_write(&self) -> bool {
         let limits = &self.limits;
         let max =
             if self.is_reading() { limits.write_bytes_while_reading_max } else { limits.write_bytes_max };
@@ -201,7 +198,7 @@ mod tests {
         let reads = (10..14).map(Turn::Read);
         assert_eq!(turns, reads.chain([Turn::Write(0), Turn::Write(1)]).collect::<Vec<_>>());
         assert_eq!(schedule.write_bytes_inflight(), 2 * MIB);
-        assert!(schedule.is_full());
+        assert!(!schedule.may_read() && !schedule.may_write());
         schedule.end_read();
         assert_eq!(start(&mut schedule), [Turn::Read(14)]);
         schedule.end_piece(MIB);
@@ -214,7 +211,7 @@ mod tests {
         let mut schedule = schedule(MIB);
         (0..9).for_each(|n| schedule.put_write(n));
         assert_eq!(start(&mut schedule), (0..8).map(Turn::Write).collect::<Vec<_>>());
-        assert!(!schedule.is_full(), "a read would go at once");
+        assert!(schedule.may_read() && !schedule.may_write());
         assert!(!schedule.is_idle());
     }
 

@@ -1,0 +1,290 @@
+//! The devices: images of the files, and what happens to each transfer.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use hashbrown::HashSet;
+use rustix::io::Errno;
+
+use super::{
+    faults::{Call, Faults, Kind, Lie, Plan},
+    image::{Image, SECTOR_BYTES},
+    rng::Rng,
+};
+use crate::{
+    file::ChunkFile,
+    format::{BLOCK_BYTES, DATA_START, RECORD_BYTES, RECORDS_START, index_bytes, record_start},
+    options::Geometry,
+};
+
+/// A share of something that one thread uses.
+pub(super) type Shared<T> = Arc<Mutex<T>>;
+
+pub(super) fn share<T>(value: T) -> Shared<T> {
+    Arc::new(Mutex::new(value))
+}
+
+/// The lock of something that one thread uses; a check that failed under it is no reason not to look at it.
+pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.try_lock().unwrap_or_else(|error| match error {
+        std::sync::TryLockError::Poisoned(poisoned) => PoisonError::into_inner(poisoned),
+        std::sync::TryLockError::WouldBlock => {
+            panic!("the simulation has one thread, and takes each lock once")
+        }
+    })
+}
+
+/// All that is stored.
+pub(super) struct Disk {
+    /// One a device.
+    pub(super) data: Vec<Image>,
+    pub(super) index: Image,
+    pub(super) faults: Faults,
+    pub(super) rng: Rng,
+    pub(super) geometry: Geometry,
+    /// How the transfer goes that runs now.
+    plan: Plan,
+    /// Slots whose bytes are not those that the disk said it had written.
+    pub(super) tainted: HashSet<u32>,
+    /// Slots whose records are not.
+    pub(super) tainted_records: HashSet<u32>,
+    /// Those of them whose records were written again; with the next sync they are good.
+    rewritten_records: HashSet<u32>,
+}
+
+impl Disk {
+    pub(super) fn new(geometry: Geometry, faults: Faults, rng: Rng) -> Self {
+        let image = |device| Image::new(geometry.file_bytes(device), BLOCK_BYTES as u64..DATA_START);
+        Self {
+            data: (0..geometry.num_devices).map(image).collect(),
+            index: Image::new(index_bytes(geometry.capacity), 0..0),
+            faults,
+            rng,
+            geometry,
+            plan: Plan::good(),
+            tainted: HashSet::new(),
+            tainted_records: HashSet::new(),
+            rewritten_records: HashSet::new(),
+        }
+    }
+
+    /// Says how the next transfer goes.
+    pub(super) fn set_plan(&mut self, plan: Plan) {
+        self.plan = plan;
+    }
+
+    pub(super) fn draw_plan(&mut self, is_write: bool) -> Plan {
+        Plan::draw(&mut self.faults, &mut self.rng, is_write)
+    }
+
+    /// The bytes of a chunk as a read gives them.
+    pub(super) fn chunk(&self, slot: u32) -> &[u8] {
+        let place = self.geometry.place(slot);
+        self.data[place.device as usize].bytes(place.offset, self.geometry.chunk_bytes)
+    }
+
+    /// A bit of a chunk changes where it lies.
+    pub(super) fn decay(&mut self, slot: u32, bit: u64) {
+        let place = self.geometry.place(slot);
+        let (at, bit) = (bit / 8 % self.geometry.chunk_bytes as u64, u32::try_from(bit % 8).expect("small"));
+        self.data[place.device as usize].flip(place.offset + at, bit);
+        self.tainted.insert(slot);
+    }
+
+    /// A write of `bytes` that never comes to an end: any of its sectors may be there.
+    pub(super) fn write_in_part(&mut self, slot: u32, bytes: &[u8]) {
+        let place = self.geometry.place(slot);
+        let rng = &mut self.rng;
+        let eighths = rng.below(9);
+        self.data[place.device as usize].write(place.offset, bytes, |_| rng.below(8) < eighths);
+    }
+
+    /// A bit of a record changes where it lies.
+    pub(super) fn decay_record(&mut self, slot: u32, bit: u64) {
+        let (at, bit) = (bit / 8 % RECORD_BYTES as u64, u32::try_from(bit % 8).expect("small"));
+        self.index.flip(record_start(slot) + at, bit);
+        self.taint_records([slot]);
+    }
+
+    /// The record of a slot, as a read gives it.
+    pub(super) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
+        self.index.bytes(record_start(slot), RECORD_BYTES).try_into().expect("of that length")
+    }
+
+    fn taint_records(&mut self, slots: impl IntoIterator<Item = u32>) {
+        for slot in slots {
+            self.rewritten_records.remove(&slot);
+            self.tainted_records.insert(slot);
+        }
+    }
+
+    /// Writes one sector of records.
+    pub(super) fn write_records(&mut self, offset: u64, bytes: &[u8; SECTOR_BYTES]) -> io::Result<()> {
+        if self.strikes(Kind::Record) {
+            if self.rng.one_in(2) {
+                self.index.write(offset, bytes, |_| true);
+            }
+            return Err(self.rng.pick(&[Errno::IO, Errno::NOSPC]).into());
+        }
+        let slots = records_in(offset, self.geometry.capacity);
+        if self.strikes(Kind::Lost) {
+            self.taint_records(slots);
+        } else {
+            self.index.write(offset, bytes, |_| true);
+            self.rewritten_records.extend(slots);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what was written to the data files is on stable storage.
+    pub(super) fn sync_data(&mut self) -> io::Result<()> {
+        for device in 0..self.geometry.num_devices {
+            if self.strikes(Kind::Sync) {
+                let dropped = self.data[device as usize].fail_sync(&mut self.rng);
+                let slots = dropped.into_iter().map(|offset| self.slot_at(device, offset).0);
+                self.tainted.extend(slots.collect::<Vec<_>>());
+                return Err(Errno::IO.into());
+            }
+            self.data[device as usize].sync();
+        }
+        Ok(())
+    }
+
+    /// The same for the index.
+    pub(super) fn sync_index(&mut self) -> io::Result<()> {
+        if self.strikes(Kind::Sync) {
+            for offset in self.index.fail_sync(&mut self.rng) {
+                self.taint_records(records_in(offset, self.geometry.capacity));
+            }
+            return Err(Errno::IO.into());
+        }
+        self.index.sync();
+        for slot in self.rewritten_records.drain() {
+            self.tainted_records.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// The machine loses its power.
+    pub(super) fn lose_power(&mut self) {
+        let eighths = self.rng.below(9);
+        for image in self.data.iter_mut().chain([&mut self.index]) {
+            image.lose_power(&mut self.rng, eighths);
+        }
+    }
+
+    /// The slot in the file of `device` in which `offset` lies, and where in it.
+    fn slot_at(&self, device: u32, offset: u64) -> (u32, u64) {
+        let within = offset - DATA_START;
+        let nth = u32::try_from(within / self.geometry.stride_bytes).expect("a slot");
+        (nth * self.geometry.num_devices + device, within % self.geometry.stride_bytes)
+    }
+
+    /// How many of `wanted` bytes the next call moves.
+    fn decide(&mut self, wanted: usize) -> io::Result<usize> {
+        match self.plan.calls.pop_front() {
+            None => Ok(wanted),
+            Some(Call::Short(bytes)) => Ok(wanted.min(bytes)),
+            Some(Call::Error(errno)) => Err(errno.into()),
+        }
+    }
+
+    fn read(&mut self, device: u32, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let count = self.decide(bytes.len())?;
+        let image = &self.data[device as usize];
+        bytes[..count].copy_from_slice(image.bytes(offset, count));
+        match self.plan.lie {
+            Lie::ReadFlip(bit) if count > 0 => {
+                let bit = bit % (count as u64 * 8);
+                bytes[usize::try_from(bit / 8).expect("within")] ^= 1 << (bit % 8);
+                self.plan.lie = Lie::None;
+            }
+            Lie::Stale(sectors) => {
+                let stale = image.stable(offset, count).chunks(SECTOR_BYTES);
+                for ((nth, old), new) in (0..).zip(stale).zip(bytes.chunks_mut(SECTOR_BYTES)) {
+                    if sectors >> nth & 1 == 1 {
+                        new[..old.len()].copy_from_slice(old);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(count)
+    }
+
+    fn write(&mut self, device: u32, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let (slot, within) = self.slot_at(device, offset);
+        let lie = self.plan.lie;
+        let count = match self.decide(bytes.len()) {
+            Ok(count) => count,
+            Err(error) => {
+                // What an error leaves behind is anyone's guess.
+                self.tainted.insert(slot);
+                if error.kind() != io::ErrorKind::Interrupted && self.rng.one_in(2) {
+                    let rng = &mut self.rng;
+                    self.data[device as usize].write(offset, bytes, |_| rng.one_in(2));
+                }
+                return Err(error);
+            }
+        };
+        let bytes = &bytes[..count];
+        let image = &mut self.data[device as usize];
+        let first = within / SECTOR_BYTES as u64;
+        match lie {
+            Lie::Lost => {}
+            Lie::Torn(sectors) => {
+                image.write(offset, bytes, |nth| sectors >> ((first + nth as u64) % 64) & 1 == 0);
+            }
+            Lie::Misdirected(by) => {
+                let (nth, num_slots) = (slot / self.geometry.num_devices, self.geometry.slots_of(device));
+                let other = (nth + by) % num_slots;
+                let at = DATA_START + u64::from(other) * self.geometry.stride_bytes + within;
+                image.write(at, bytes, |_| true);
+                if other != nth {
+                    self.tainted.insert(other * self.geometry.num_devices + device);
+                }
+            }
+            _ => image.write(offset, bytes, |_| true),
+        }
+        if matches!(lie, Lie::Lost | Lie::Torn(_) | Lie::Misdirected(_)) {
+            self.tainted.insert(slot);
+        } else if usize::try_from(within).expect("within a slot") + count == self.geometry.chunk_bytes {
+            // Earlier calls of the same transfer have written what lies before.
+            self.tainted.remove(&slot);
+        }
+        Ok(count)
+    }
+
+    /// Whether a kind of trouble happens now.
+    pub(super) fn strikes(&mut self, kind: Kind) -> bool {
+        self.faults.strikes(kind, &mut self.rng)
+    }
+}
+
+/// The slots whose records are in the sector that begins at `offset` of the index.
+fn records_in(offset: u64, num_slots: u32) -> Range<u32> {
+    let slot = |offset: u64| {
+        let nth = offset.saturating_sub(RECORDS_START) / RECORD_BYTES as u64;
+        u32::try_from(nth).expect("the index is small").min(num_slots)
+    };
+    slot(offset)..slot(offset + SECTOR_BYTES as u64)
+}
+
+/// The file of one device.
+pub(super) struct SimFile {
+    pub(super) disk: Shared<Disk>,
+    pub(super) device: u32,
+}
+
+impl ChunkFile for SimFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        lock(&self.disk).read(self.device, bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        lock(&self.disk).write(self.device, bytes, offset)
+    }
+}

@@ -1,0 +1,42 @@
+//! Numbers from a seed.
+
+/// The generator `SplitMix64`.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A place in something that is `len` long, which is not zero.
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a usize")
+    }
+
+    /// Whether a thing happens that happens once in `n` times; never, if `n` is zero.
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.below(n) == 0
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.index(among.len())]
+    }
+
+    /// Another generator, whose numbers do not depend on how many more are taken from this one.
+    pub(crate) fn split(&mut self) -> Self {
+        Self(self.next())
+    }
+}
