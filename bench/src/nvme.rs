@@ -1,17 +1,20 @@
 //! The NVMe store beside the fastest plain I/O of the same file system: what `kvo-bench nvme` measures.
 //!
 //! ```text
-//!                    ┌ fio, io_uring      ┐
-//!                    │ floor, threads     │
-//!   a round: of each │ raw   no checksum  │ every chunk written once; of each, every chunk read once; in another
-//!                    │ full  XXH3         │ order every round. Before: fresh bytes. After: every byte is compared
-//!                    └ pool  by threads   ┘
+//!   a round, in an order of its own:                each of them, before the next:
+//!
+//!     fio     io_uring                ┐               fresh bytes in the host memory
+//!     floor   threads                 │ one file,     every chunk written          timed
+//!     raw     the store, no checksum  │ in turns      host memory cleared
+//!     full    the store, XXH3         │               every chunk read             timed
+//!     pool    the store, by threads   ┘               every byte compared
 //! ```
 //!
 //! A figure is a ratio to the floor of the same round: fio where that is installed and can have huge pages, else the
-//! [`Floor`], which does nothing but positional I/O from the same host memory. Both go around the page cache where the
-//! file system allows that. [`StoreRun`] drives the store as a tier is driven. [`Subject`] is what is measured, so that
-//! `bench/compare` can put other projects in the same rounds.
+//! [`Floor`], which does nothing but positional I/O from the same host memory. All go around the page cache where the
+//! file system allows that, and through the blocks of the same [`SlotFile`]: from one place of a disk to another, writes
+//! differ by more than the store costs. [`StoreRun`] drives the store as a tier is driven. [`Subject`] is what is
+//! measured, so that `bench/compare` can put other projects in the same rounds.
 //!
 //! CPU time is that of the process, user and system, of all its threads.
 
@@ -29,6 +32,7 @@ mod point;
 mod range;
 mod ratio;
 mod results;
+mod slot_file;
 mod store;
 mod subject;
 mod surroundings;
@@ -49,6 +53,7 @@ pub use self::{
     range::Range,
     ratio::{Ratio, ratios},
     results::NvmeRunResults,
+    slot_file::SlotFile,
     store::{CHUNKS_PER_JOB, StoreKind, StoreRun},
     subject::{Direction, Subject},
     surroundings::{Surroundings, load_average, open_files},

@@ -11,7 +11,7 @@ use kvo_bench::{
     micro::Preset,
     nvme::{
         Fio, FioRun, Floor, HostChunks, HugePages, NvmeBenchOptions, NvmePlan, NvmeRunResults, Place, Point,
-        StoreKind, StoreRun, Subject, cpu_points, ratios, subject_dir,
+        SlotFile, StoreKind, StoreRun, Subject, cpu_points, ratios, subject_dir,
     },
 };
 
@@ -92,14 +92,14 @@ fn subjects(
     plan: &NvmePlan,
     with_fio: bool,
 ) -> anyhow::Result<Vec<Box<dyn Subject>>> {
+    let slots = SlotFile::make(&subject_dir(dir, "slots")?, host)?;
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
     if with_fio {
-        subjects.push(Box::new(FioRun::new(&subject_dir(dir, FioRun::NAME)?, host)));
+        subjects.push(Box::new(FioRun::new(&slots, host)));
     }
-    let floor_dir = subject_dir(dir, Floor::NAME)?;
-    subjects.push(Box::new(Floor::new(&floor_dir, host, plan.floor_threads, 0)?));
+    subjects.push(Box::new(Floor::new(&slots, host, plan.floor_threads, 0)?));
     for (kind, group) in StoreKind::ALL.into_iter().zip(1..) {
-        subjects.push(Box::new(StoreRun::new(kind, &subject_dir(dir, kind.name())?, host, group)?));
+        subjects.push(Box::new(StoreRun::new(kind, &slots, host, group)));
     }
     Ok(subjects)
 }

@@ -11,7 +11,7 @@ use kvo_bench::{
     micro::Preset,
     nvme::{
         Bound, Direction, Floor, HostChunks, NvmeBenchOptions, NvmePlan, NvmeRunResults, Place, Point, Ratio,
-        StoreKind, StoreRun, Subject, ratios, subject_dir,
+        SlotFile, StoreKind, StoreRun, Subject, ratios, subject_dir,
     },
 };
 
@@ -68,9 +68,10 @@ pub(crate) fn run(args: &NvmeArgs) -> anyhow::Result<Outcome> {
 
 fn subjects(dir: &Path, host: &HostChunks, plan: &NvmePlan) -> anyhow::Result<Vec<Box<dyn Subject>>> {
     let below = |name| subject_dir(dir, name);
+    let slots = SlotFile::make(&below(KVO)?, host)?;
     Ok(vec![
-        Box::new(Floor::new(&below(Floor::NAME)?, host, plan.floor_threads, 0)?),
-        Box::new(StoreRun::new(StoreKind::Full, &below(KVO)?, host, 1)?.named(KVO)),
+        Box::new(Floor::new(&slots, host, plan.floor_threads, 0)?),
+        Box::new(StoreRun::new(StoreKind::Full, &slots, host, 1).named(KVO)),
         Box::new(FoyerCache::new(&below(FoyerCache::NAME)?, host, 2)?),
         Box::new(FilePerChunk::new(&below(FilePerChunk::NAME)?, host, 3)?),
     ])

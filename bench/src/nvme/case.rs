@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde::Serialize;
 
-use super::{Cost, Direction, Subject};
+use super::{Checked, Cost, Direction, Subject};
 use crate::{Interrupt, micro::shuffle};
 
 /// What was measured of a subject one way.
@@ -46,17 +46,17 @@ impl Work {
         u64::from(self.chunk_bytes) * u64::from(self.num_chunks)
     }
 
-    /// Runs of all of `num_subjects` subjects: how often `progress` of [`run_rounds`] is called.
+    /// Rounds of each of `num_subjects` subjects: how often `progress` of [`run_rounds`] is called.
     pub fn num_runs(&self, num_subjects: usize) -> u64 {
-        (u64::from(self.rounds) + 1) * 2 * num_subjects as u64
+        (u64::from(self.rounds) + 1) * num_subjects as u64
     }
 }
 
 /// Runs the rounds of one chunk size, and returns what was measured of each subject both ways.
 ///
-/// A first round takes the files' blocks into use, and counts for nothing but the bytes compared. In each further round
-/// all subjects go one way and then the other, in an order of its own. Once `interrupt` is set, what has begun one way in
-/// that round is dropped, so that all subjects of a direction have the same rounds; there may be none.
+/// In a round each subject opens, writes, reads and closes, one after the other in an order of the round's own. A first
+/// round takes the files' blocks into use, and counts for nothing but the bytes compared. Once `interrupt` is set, the
+/// round that has begun is dropped, so that all subjects have the same rounds; there may be none.
 ///
 /// # Errors
 /// If a subject fails; the error names it.
@@ -66,62 +66,45 @@ pub fn run_rounds(
     interrupt: &Interrupt,
     mut progress: impl FnMut(),
 ) -> anyhow::Result<Vec<NvmeCaseResult>> {
-    let mut results: Vec<_> = Direction::ALL
-        .iter()
-        .flat_map(|&direction| subjects.iter().map(move |s| NvmeCaseResult::empty(s.name(), direction, work)))
-        .collect();
+    let of = |direction| subjects.iter().map(move |s| NvmeCaseResult::empty(s.name(), direction, work));
+    let mut results: Vec<_> = Direction::ALL.into_iter().flat_map(of).collect();
     for round in 0..=u64::from(work.rounds) {
-        let mut directions = Direction::ALL;
-        if round > 0 {
-            shuffle(&mut directions, round);
-        }
-        for direction in directions {
-            let mut order: Vec<usize> = (0..subjects.len()).collect();
-            shuffle(&mut order, round << 1 | u64::from(direction == Direction::Read));
-            let mut costs = vec![Cost::default(); subjects.len()];
-            for at in order {
-                if interrupt.is_set() {
-                    return Ok(results);
-                }
-                let result = result_of(&mut results, subjects.len(), direction, at);
-                costs[at] = run_one(&mut *subjects[at], direction, result)
-                    .with_context(|| format!("{}, {direction}", subjects[at].name()))?;
-                progress();
+        let mut order: Vec<usize> = (0..subjects.len()).collect();
+        shuffle(&mut order, round);
+        let mut costs = vec![[Cost::default(); 2]; subjects.len()];
+        for at in order {
+            if interrupt.is_set() {
+                return Ok(results);
             }
-            if round > 0 {
-                for (at, cost) in costs.into_iter().enumerate() {
-                    result_of(&mut results, subjects.len(), direction, at).add(cost, work.round_bytes());
-                }
+            let (of_subject, checked) = run_one(&mut *subjects[at])
+                .with_context(|| format!("round {round} of {}", subjects[at].name()))?;
+            costs[at] = of_subject;
+            let read = &mut results[subjects.len() + at];
+            read.verified_bytes += checked.right_bytes;
+            read.mismatches += checked.wrong_chunks;
+            progress();
+        }
+        if round > 0 {
+            let by_direction = |number: usize| costs.iter().map(move |costs| costs[number]);
+            for (result, cost) in results.iter_mut().zip(by_direction(0).chain(by_direction(1))) {
+                result.add(cost, work.round_bytes());
             }
         }
     }
     Ok(results)
 }
 
-fn result_of(
-    results: &mut [NvmeCaseResult],
-    num_subjects: usize,
-    direction: Direction,
-    at: usize,
-) -> &mut NvmeCaseResult {
-    let before = Direction::ALL.iter().position(|other| *other == direction).unwrap_or_default();
-    &mut results[before * num_subjects + at]
-}
-
-fn run_one(
-    subject: &mut dyn Subject,
-    direction: Direction,
-    result: &mut NvmeCaseResult,
-) -> anyhow::Result<Cost> {
-    subject.prepare(direction)?;
-    let cost = subject.run(direction)?;
-    if direction == Direction::Read
-        && let Some(checked) = subject.check()?
-    {
-        result.verified_bytes += checked.right_bytes;
-        result.mismatches += checked.wrong_chunks;
+/// One round of one subject: what each direction took, and what was read.
+fn run_one(subject: &mut dyn Subject) -> anyhow::Result<([Cost; 2], Checked)> {
+    subject.open()?;
+    let mut costs = [Cost::default(); 2];
+    for (cost, direction) in costs.iter_mut().zip(Direction::ALL) {
+        subject.prepare(direction)?;
+        *cost = subject.run(direction).with_context(|| direction.to_string())?;
     }
-    Ok(cost)
+    let checked = subject.check()?.unwrap_or_default();
+    subject.close()?;
+    Ok((costs, checked))
 }
 
 impl NvmeCaseResult {
@@ -163,7 +146,7 @@ mod tests {
     /// Notes its calls, and reads one wrong chunk each time.
     struct Noted<'a> {
         name: &'static str,
-        calls: &'a RefCell<Vec<String>>,
+        calls: &'a Calls,
     }
 
     impl Subject for Noted<'_> {
@@ -171,46 +154,69 @@ mod tests {
             self.name
         }
 
+        fn open(&mut self) -> anyhow::Result<()> {
+            self.note("opens");
+            Ok(())
+        }
+
         fn prepare(&mut self, direction: Direction) -> anyhow::Result<()> {
-            self.calls.borrow_mut().push(format!("{} prepares {direction}", self.name));
+            self.note(&format!("prepares {direction}"));
             Ok(())
         }
 
         fn run(&mut self, direction: Direction) -> anyhow::Result<Cost> {
-            self.calls.borrow_mut().push(format!("{} {direction}s", self.name));
+            self.note(&format!("{direction}s"));
             Ok(Cost { wall: Duration::from_secs(2), cpu: Duration::from_secs(1), device: None })
         }
 
         fn check(&mut self) -> anyhow::Result<Option<Checked>> {
             Ok(Some(Checked { right_bytes: 3000, wrong_chunks: 1 }))
         }
+
+        fn close(&mut self) -> anyhow::Result<()> {
+            self.note("closes");
+            Ok(())
+        }
     }
+
+    impl Noted<'_> {
+        fn note(&self, call: &str) {
+            self.calls.borrow_mut().push((self.name, call.to_owned()));
+        }
+    }
+
+    type Calls = RefCell<Vec<(&'static str, String)>>;
 
     const WORK: Work = Work { chunk_bytes: 1000, num_chunks: 4, rounds: 6 };
 
-    fn noted<'a>(calls: &'a RefCell<Vec<String>>) -> Vec<Box<dyn Subject + 'a>> {
+    fn noted<'a>(calls: &'a Calls) -> Vec<Box<dyn Subject + 'a>> {
         ["a", "b", "c"].map(|name| Box::new(Noted { name, calls }) as Box<dyn Subject>).into()
     }
 
     #[test]
-    fn every_subject_is_prepared_and_run_both_ways_in_every_round_in_changing_order() {
+    fn every_subject_has_its_turn_in_every_round_in_changing_order() {
         let calls = RefCell::default();
         let mut runs = 0;
         let results = run_rounds(&mut noted(&calls), WORK, &Interrupt::manual(), || runs += 1).unwrap();
         assert_eq!(runs, WORK.num_runs(3));
         let calls = calls.borrow();
-        assert!(calls.chunks(2).all(|pair| pair[0].replace("prepares ", "") + "s" == pair[1]));
-        let rounds: Vec<&[String]> = calls.chunks(12).collect();
-        assert_eq!(rounds.len(), 7);
-        assert!(rounds[0][..6].iter().all(|call| call.contains("write")), "the first run is a write");
-        let sorted = |round: &&[String]| {
-            let mut calls = round.to_vec();
-            calls.sort();
-            calls
-        };
-        assert!(rounds.iter().all(|round| sorted(round) == sorted(&rounds[0])));
-        assert!(rounds[1..].iter().any(|round| round[0].contains("read")));
-        assert!(rounds.iter().any(|round| round[0] != rounds[0][0]), "{calls:?}");
+        let turns: Vec<_> = calls.chunks(6).collect();
+        for turn in &turns {
+            assert!(turn.iter().map(|(_, call)| call).eq(&[
+                "opens",
+                "prepares write",
+                "writes",
+                "prepares read",
+                "reads",
+                "closes"
+            ]));
+            assert!(turn.iter().all(|(name, _)| *name == turn[0].0), "{turn:?}");
+        }
+        let orders: Vec<Vec<_>> =
+            turns.chunks(3).map(|turns| turns.iter().map(|turn| turn[0].0).collect()).collect();
+        assert_eq!(orders.len(), 7);
+        assert!(orders.iter().all(|order| ["a", "b", "c"].iter().all(|name| order.contains(name))));
+        assert!(orders.iter().any(|order| *order != orders[0]), "{orders:?}");
 
         let names = ["a", "b", "c", "a", "b", "c"];
         assert!(results.iter().map(|result| &result.subject).eq(&names));
@@ -224,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_leaves_all_subjects_of_a_direction_the_same_rounds() {
-        for stop_after in 0..40 {
+    fn an_interrupt_leaves_all_subjects_the_same_rounds() {
+        for stop_after in 0..20_usize {
             let (calls, interrupt) = (RefCell::default(), Interrupt::manual());
             let mut runs = 0;
             if stop_after == 0 {
@@ -239,9 +245,8 @@ mod tests {
             });
             let results = results.unwrap();
             assert_eq!(runs, stop_after);
-            for of_direction in results.chunks(3) {
-                assert!(of_direction.iter().all(|r| r.mb_per_s.len() == of_direction[0].mb_per_s.len()));
-            }
+            let rounds = (stop_after / 3).saturating_sub(1);
+            assert!(results.iter().all(|result| result.mb_per_s.len() == rounds), "{stop_after}");
         }
     }
 }

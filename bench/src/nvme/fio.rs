@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -10,7 +9,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-use super::{Checked, Cost, Direction, HostChunks, Subject};
+use super::{Checked, Cost, Direction, HostChunks, SlotFile, Subject};
 
 /// Chunks that fio has under way.
 const DEPTH: u64 = 16;
@@ -58,13 +57,13 @@ impl Fio {
     }
 }
 
-/// Random direct I/O by fio with `io_uring`, registered buffers and files, 16 chunks under way, on a file as large as
-/// what the others move.
+/// Random direct I/O by fio with `io_uring`, registered buffers and files, 16 chunks under way, over the chunks of the
+/// file.
 ///
 /// Each run is a process of its own. Rate and CPU time are what fio says; its bytes are its own, and compared by nobody.
 #[derive(Debug)]
 pub struct FioRun {
-    file: PathBuf,
+    slots: SlotFile,
     chunk_bytes: u64,
     num_chunks: u64,
     memory: Memory,
@@ -74,10 +73,11 @@ impl FioRun {
     /// What it is called.
     pub const NAME: &str = "fio";
 
-    /// With its file in `dir`, and huge pages of the pool, which must have room for [`Fio::buffer_bytes`].
-    pub fn new(dir: &Path, host: &HostChunks) -> Self {
+    /// Over `slots`, as many chunks as `host` has, with huge pages of the pool, which must have room for
+    /// [`Fio::buffer_bytes`].
+    pub fn new(slots: &SlotFile, host: &HostChunks) -> Self {
         Self {
-            file: dir.join("fio.data"),
+            slots: slots.clone(),
             chunk_bytes: host.chunk_bytes() as u64,
             num_chunks: host.num_chunks().into(),
             memory: Memory::HugePages,
@@ -99,7 +99,8 @@ impl FioRun {
             .args(["--name=floor", "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1"])
             // Every byte of the buffers is as it is, as in the store: fio need not touch it.
             .args(["--scramble_buffers=0", "--fallocate=none", "--output-format=json"])
-            .arg(format!("--filename={}", self.file.display()))
+            .arg(format!("--filename={}", self.slots.path().display()))
+            .arg(format!("--offset={}", self.slots.start()))
             .arg(format!("--size={}", self.num_chunks * self.chunk_bytes))
             .args([format!("--bs={}", self.chunk_bytes), format!("--iodepth={DEPTH}")])
             .args([format!("--rw={rw}"), format!("--end_fsync={sync}"), format!("--mem={memory}")])
@@ -226,7 +227,8 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let host = HostChunks::new(8, 64 << 10, 0).unwrap();
-        let mut run = FioRun { memory: Memory::Ordinary, ..FioRun::new(dir.path(), &host) };
+        let slots = SlotFile::make(dir.path(), &host).unwrap();
+        let mut run = FioRun { memory: Memory::Ordinary, ..FioRun::new(&slots, &host) };
         for direction in Direction::ALL {
             run.prepare(direction).unwrap();
             match run.run(direction) {

@@ -11,21 +11,21 @@ use std::{
 
 use anyhow::Context;
 use kvo_core::{HostMemory, SlotId};
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::{Advice, OFlags};
 
-use super::{Checked, Cost, Direction, HostChunks, Keys, Meter, Subject};
+use super::{Checked, Cost, Direction, HostChunks, Keys, Meter, SlotFile, Subject};
 use crate::micro::shuffle;
 
-/// Plain positional I/O between the host memory and one file, in random order, on some threads: no checksum, no index,
+/// Plain positional I/O between the host memory and the file, in random order, on some threads: no checksum, no index,
 /// no queue.
 #[derive(Debug)]
 pub struct Floor {
-    host: HostChunks,
+    slots: SlotFile,
     file: File,
-    is_direct: bool,
+    host: HostChunks,
     threads: u16,
     keys: Keys,
-    /// The places of the chunks in the order of this run.
+    /// The numbers of the chunks in the order of this run.
     order: Vec<u32>,
     runs: u64,
 }
@@ -34,26 +34,21 @@ impl Floor {
     /// What it is called.
     pub const NAME: &str = "floor";
 
-    /// Makes its file in `dir`, with room for all chunks. Its keys are those of subject number `group`.
+    /// Over `slots`, on so many threads. Its keys are those of subject number `group`.
     ///
     /// # Errors
-    /// If the file cannot be made.
-    pub fn new(dir: &Path, host: &HostChunks, threads: u16, group: u32) -> anyhow::Result<Self> {
-        let is_direct = allows_direct_io(dir)?;
-        let file = open(&dir.join("floor.data"), is_direct).context("cannot make the file of plain I/O")?;
-        let file_bytes = host.chunk_bytes() as u64 * u64::from(host.num_chunks());
-        // Where room cannot be taken ahead, the round that does not count takes it.
-        let _ = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes);
+    /// If the file cannot be opened.
+    pub fn new(slots: &SlotFile, host: &HostChunks, threads: u16, group: u32) -> anyhow::Result<Self> {
+        let file = slots.open().context("cannot open the file for plain I/O")?;
         let keys = Keys::new(group, host.num_chunks());
         let order = (0..host.num_chunks()).collect();
-        Ok(Self { host: host.clone(), file, is_direct, threads, keys, order, runs: 0 })
+        Ok(Self { slots: slots.clone(), file, host: host.clone(), threads, keys, order, runs: 0 })
     }
 
     /// One chunk between its slot and its place.
     fn move_chunk(&self, direction: Direction, index: u32) -> anyhow::Result<()> {
-        let offset = u64::from(index) * self.host.chunk_bytes() as u64;
+        let (slot, offset) = (SlotId(index), self.slots.offset(index));
         let mut result = Ok(());
-        let slot = SlotId(index);
         match direction {
             Direction::Write => self.host.region().with_read(slot, &mut |bytes| {
                 result = self.file.write_all_at(bytes, offset);
@@ -97,7 +92,7 @@ impl Subject for Floor {
             }
             Direction::Read => {
                 self.host.clear()?;
-                if !self.is_direct {
+                if !self.slots.is_direct() {
                     drop_cached(&self.file).context("cannot drop the cached pages of the plain file")?;
                 }
             }
@@ -132,23 +127,15 @@ pub fn allows_direct_io(dir: &Path) -> anyhow::Result<bool> {
     let path = dir.join("probe.data");
     let failed = || format!("cannot make a file in {}", dir.display());
     // A file system that knows nothing of it refuses to open, or to write.
-    open(&path, false).with_context(failed)?;
+    File::create(&path).with_context(failed)?;
     let probe = HostChunks::new(1, 4096, 0)?;
     let mut works = false;
-    if let Ok(file) = open(&path, true) {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
+    if let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(&path) {
         probe.region().with_read(SlotId(0), &mut |bytes| works = file.write_all_at(bytes, 0).is_ok())?;
     }
     std::fs::remove_file(&path).with_context(failed)?;
     Ok(works)
-}
-
-fn open(path: &Path, is_direct: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true);
-    if is_direct {
-        options.custom_flags(i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default());
-    }
-    options.open(path)
 }
 
 #[cfg(test)]
@@ -159,7 +146,8 @@ mod tests {
     fn every_chunk_is_written_and_read_once_a_run() {
         let dir = tempfile::tempdir().unwrap();
         let host = HostChunks::new(5, 8192, 0).unwrap();
-        let mut floor = Floor::new(dir.path(), &host, 2, 0).unwrap();
+        let slots = SlotFile::make(dir.path(), &host).unwrap();
+        let mut floor = Floor::new(&slots, &host, 2, 0).unwrap();
         for _ in 0..2 {
             floor.prepare(Direction::Write).unwrap();
             floor.run(Direction::Write).unwrap();

@@ -10,9 +10,9 @@ use anyhow::{Context, bail, ensure};
 use kvo_core::{
     JobId, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob, TierOutcome,
 };
-use kvo_nvme::{ChecksumKind, EngineKind, NvmeOptions, NvmeStore};
+use kvo_nvme::{ChecksumKind, EngineKind, IfOther, NvmeOptions, NvmeStore};
 
-use super::{Checked, Cost, Direction, HostChunks, Keys, Meter, Subject, floor::drop_cached};
+use super::{Checked, Cost, Direction, HostChunks, Keys, Meter, SlotFile, Subject, floor::drop_cached};
 use crate::micro::shuffle;
 
 /// Chunks of a job: about what a request's step gives a tier.
@@ -61,37 +61,37 @@ impl StoreKind {
     }
 }
 
-/// A store with as many chunks as a round moves, over host memory with as many slots. Every write evicts the chunks of the
-/// write before.
+/// A store with as many chunks as a round moves, over host memory with as many slots; a new one in every round, in the
+/// blocks of the file that is there.
 #[derive(Debug)]
 pub struct StoreRun {
     name: String,
-    store: NvmeStore,
-    files: StoreFiles,
+    kind: StoreKind,
+    slots: SlotFile,
     host: HostChunks,
     keys: Keys,
+    group: u32,
     jobs: u64,
     /// The numbers of the chunks, in the order of this run.
     order: Vec<u32>,
+    /// While a round of it runs.
+    open: Option<(NvmeStore, StoreFiles)>,
 }
 
 impl StoreRun {
-    /// Opens a store in `dir`, a directory of its own. Its keys are those of subject number `group`.
-    ///
-    /// # Errors
-    /// If it cannot be opened.
-    pub fn new(kind: StoreKind, dir: &Path, host: &HostChunks, group: u32) -> anyhow::Result<Self> {
-        let store = NvmeStore::open(kind.options(dir, host), host.memory())
-            .with_context(|| format!("the store \"{}\" cannot be opened", kind.name()))?;
-        Ok(Self {
+    /// In the directory of `slots`. Its keys are those of subject number `group`.
+    pub fn new(kind: StoreKind, slots: &SlotFile, host: &HostChunks, group: u32) -> Self {
+        Self {
             name: kind.name().to_owned(),
-            store,
-            files: StoreFiles::open(dir)?,
+            kind,
+            slots: slots.clone(),
             host: host.clone(),
             keys: Keys::new(group, host.num_chunks()),
+            group,
             jobs: 0,
             order: (0..host.num_chunks()).collect(),
-        })
+            open: None,
+        }
     }
 
     /// Calls itself otherwise, where its kind says too little.
@@ -121,6 +121,20 @@ impl Subject for StoreRun {
         &self.name
     }
 
+    fn open(&mut self) -> anyhow::Result<()> {
+        // No other subject, and no other round, leaves a store that could be taken for this one.
+        let mut fingerprint = [0; 32];
+        fingerprint[..4].copy_from_slice(&self.group.to_le_bytes());
+        fingerprint[4..12].copy_from_slice(&self.keys.writes().to_le_bytes());
+        let dir = self.slots.dir();
+        let options =
+            NvmeOptions { fingerprint, if_other: IfOther::Empty, ..self.kind.options(dir, &self.host) };
+        let store = NvmeStore::open(options, self.host.memory()).context("it cannot be opened")?;
+        ensure!(store.path() == self.slots.path(), "its file is {}", store.path().display());
+        self.open = Some((store, StoreFiles::open(dir)?));
+        Ok(())
+    }
+
     fn prepare(&mut self, direction: Direction) -> anyhow::Result<()> {
         match direction {
             Direction::Write => {
@@ -131,7 +145,8 @@ impl Subject for StoreRun {
             Direction::Read => {
                 shuffle(&mut self.order, self.jobs);
                 self.host.clear()?;
-                self.files.drop_cached()?;
+                let (_, files) = self.open.as_ref().context("not open")?;
+                files.drop_cached()?;
             }
         }
         Ok(())
@@ -142,28 +157,36 @@ impl Subject for StoreRun {
         let req = RequestId(self.jobs);
         let jobs = self.jobs_of(req, direction);
         let num_jobs = jobs.len();
+        let (store, files) = self.open.as_mut().context("not open")?;
         let meter = Meter::start();
-        self.store.on_new_request(&RequestContext::new(req));
+        store.on_new_request(&RequestContext::new(req));
         for job in jobs {
-            self.store.submit(job)?;
+            store.submit(job)?;
         }
-        self.store.drain(PATIENCE)?;
+        store.drain(PATIENCE)?;
         let mut done = Vec::with_capacity(num_jobs);
-        self.store.poll(&mut done);
-        self.store.on_request_finished(req);
+        store.poll(&mut done);
+        store.on_request_finished(req);
         if direction == Direction::Write {
-            self.files.sync()?;
+            files.sync()?;
         }
         let cost = meter.stop();
         ensure!(done.len() == num_jobs, "the store reported {} of {num_jobs} jobs", done.len());
         if let Some(bad) = done.iter().find(|completion| completion.outcome != TierOutcome::Done) {
-            bail!("a {direction} job failed: {:?}; the store: {:?}", bad.outcome, self.store.stats());
+            bail!("a job failed: {:?}; the store: {:?}", bad.outcome, store.stats());
         }
         Ok(cost)
     }
 
     fn check(&mut self) -> anyhow::Result<Option<Checked>> {
         Ok(Some(self.host.compare(|index| self.keys.key(index))?))
+    }
+
+    fn close(&mut self) -> anyhow::Result<()> {
+        let Some((store, _)) = self.open.take() else { return Ok(()) };
+        let copied_bytes = store.stats().copied_bytes;
+        ensure!(copied_bytes == 0, "{copied_bytes} bytes of chunks were copied on their way");
+        store.close(PATIENCE).context("it does not close")
     }
 }
 
@@ -205,12 +228,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_reads_back_what_it_wrote_and_one_wrong_byte_is_seen() {
+    fn every_kind_reads_back_what_it_wrote_in_the_same_blocks_and_one_wrong_byte_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = HostChunks::new(40, 4096, 0).unwrap();
+        let slots = SlotFile::make(dir.path(), &host).unwrap();
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(slots.path()).unwrap());
+        let before = inode();
         for kind in StoreKind::ALL {
-            let dir = tempfile::tempdir().unwrap();
-            let host = HostChunks::new(40, 4096, 0).unwrap();
-            let mut run = StoreRun::new(kind, dir.path(), &host, 1).unwrap();
+            let mut run = StoreRun::new(kind, &slots, &host, 1);
             for _ in 0..2 {
+                run.open().unwrap();
                 run.prepare(Direction::Write).unwrap();
                 run.run(Direction::Write).unwrap();
                 run.prepare(Direction::Read).unwrap();
@@ -218,10 +245,11 @@ mod tests {
                 run.run(Direction::Read).unwrap();
                 let all = Checked { right_bytes: 40 * 4096, wrong_chunks: 0 };
                 assert_eq!(run.check().unwrap(), Some(all));
+                run.close().unwrap();
             }
             host.region().with_write(SlotId(7), &mut |slot| slot[100] ^= 1).unwrap();
             assert_eq!(run.check().unwrap().unwrap().wrong_chunks, 1);
-            assert_eq!(run.store.stats().chunks_evicted, 40, "{}", run.name());
         }
+        assert_eq!(inode(), before, "the file is the one that was made");
     }
 }

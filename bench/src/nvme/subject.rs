@@ -32,11 +32,22 @@ impl fmt::Display for Direction {
 
 /// Something that can write and read all chunks of a round.
 ///
-/// A run is three calls: [`prepare`](Self::prepare), [`run`](Self::run), and after a read [`check`](Self::check). Only
-/// `run` is timed. The first run is a write. Other subjects run in between, and leave other bytes in the host memory.
+/// A round of it is [`open`](Self::open), then each direction once, then [`close`](Self::close). A direction is three
+/// calls: [`prepare`](Self::prepare), [`run`](Self::run), and after a read [`check`](Self::check). Only `run` is timed.
+/// Between its rounds others run, which leave other bytes in the host memory, and perhaps in the same [`SlotFile`].
+///
+/// [`SlotFile`]: super::SlotFile
 pub trait Subject {
     /// Its name in tables and reports, the same for every chunk size.
     fn name(&self) -> &str;
+
+    /// A round begins.
+    ///
+    /// # Errors
+    /// If its files cannot be opened.
+    fn open(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// Makes ready: for a write, fresh bytes under fresh keys in the host memory; for a read, none of what will be read.
     ///
@@ -56,4 +67,12 @@ pub trait Subject {
     /// # Errors
     /// If the host memory fails.
     fn check(&mut self) -> anyhow::Result<Option<Checked>>;
+
+    /// The round is over.
+    ///
+    /// # Errors
+    /// If it does not end as it should.
+    fn close(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
 }

@@ -475,6 +475,26 @@ impl NvmeStore {
         Ok(())
     }
 
+    /// Waits up to `timeout` until a job has ended that the next poll reports; says whether one has. It does not wait
+    /// where nothing is in flight.
+    ///
+    /// Not for the scheduler's path: there, poll. It is for a worker that has nothing else to do until then.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout.min(Duration::from_hours(365 * 24));
+        self.absorb();
+        while self.completed.is_empty() && self.jobs.len() > self.num_late() {
+            // Now and then, to give up what is late.
+            let until = deadline.min(Instant::now() + Duration::from_millis(100));
+            match self.events.recv_deadline(until) {
+                Ok(event) => self.take_in(event),
+                Err(_) if Instant::now() >= deadline => break,
+                Err(_) => {}
+            }
+            self.absorb();
+        }
+        !self.completed.is_empty()
+    }
+
     /// Jobs that are reported, or are about to be, with chunks that the engine still has.
     fn num_late(&self) -> usize {
         let is_waiting = |id: &JobId| self.completed.iter().any(|completion| completion.job == *id);

@@ -177,6 +177,27 @@ impl Drop for Gate {
 }
 
 #[test]
+fn a_wait_ends_with_the_first_job_and_does_not_begin_where_nothing_is_in_flight() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, open) = mpsc::channel();
+    let (gone, _) = mpsc::channel();
+    let memory = Arc::new(Gate { inner: Memory::new(8, BYTES), open: open.into(), gone });
+    let options = NvmeOptions { num_threads: 1, ..NvmeOptions::new(dir.path(), 8, BYTES as u64) };
+    let mut store = NvmeStore::open(options, memory).unwrap();
+    assert!(!store.wait(LONG), "nothing is in flight");
+    store.submit(job(1, TierDirection::Write, 0, [0])).unwrap();
+    store.submit(job(2, TierDirection::Write, 1, 1..8)).unwrap();
+    assert!(!store.wait(Duration::from_millis(5)), "nothing has ended");
+    gate.send(()).unwrap();
+    assert!(store.wait(LONG));
+    assert!(store.wait(LONG), "what has ended waits for a poll");
+    assert_eq!(polled(&mut store), [TierCompletion::done(JobId(1))]);
+    drop(gate);
+    assert!(store.wait(LONG));
+    assert_eq!(polled(&mut store), [TierCompletion::done(JobId(2))]);
+}
+
+#[test]
 fn a_dropped_store_finishes_what_is_queued_and_then_lets_the_memory_go() {
     let dir = tempfile::tempdir().unwrap();
     let inner = Memory::new(8, BYTES);
