@@ -22,6 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use hashbrown::HashSet;
 use kvo_core::{
     BlockId, ChunkLayout, DeviceBackend, Direction, HostMemory, LookupResult, OffloadKey, OffloadManager,
     RequestContext, RequestId, SecondaryTier, SlotId, StoreOutcome, Transfer, TransferResult,
@@ -68,6 +69,8 @@ pub struct ReplayEngine {
     device: HostDevice,
     manager: TieringManager<Box<dyn CachePolicy>>,
     store: Option<SharedStore>,
+    /// What this engine has offered, if the store held chunks when it was opened.
+    offered: Option<HashSet<OffloadKey>>,
     pattern: Arc<Pattern>,
     steps: StepTimes,
     stats: ReplayStats,
@@ -107,6 +110,7 @@ impl ReplayEngine {
             tiers.push(Box::new(shared.clone()));
             store = Some(shared);
         }
+        let recovered = store.as_ref().map_or(0, SharedStore::recovered_chunks);
         let start = Instant::now();
         let manager = TieringManager::new(
             primary,
@@ -119,7 +123,8 @@ impl ReplayEngine {
             block: vec![0; slot_bytes],
             pattern: Arc::new(Pattern::new(planner.layout().clone())),
             steps: StepTimes::default(),
-            stats: ReplayStats::default(),
+            stats: ReplayStats { recovered_chunks: recovered.into(), ..ReplayStats::default() },
+            offered: (recovered > 0).then(HashSet::new),
             options,
             planner,
             device,
@@ -160,6 +165,11 @@ impl ReplayEngine {
         Ok(())
     }
 
+    /// Requests served so far.
+    pub fn served(&self) -> u64 {
+        self.stats.requests
+    }
+
     /// What has happened so far.
     pub fn stats(&self) -> ReplayStats {
         let mut stats = self.stats.clone();
@@ -195,6 +205,12 @@ impl ReplayEngine {
             });
             if leading_hits.is_none() {
                 let promoted = from_nvme[..found].iter().filter(|was_below| **was_below).count();
+                if let Some(offered) = &self.offered {
+                    let of_before =
+                        |(key, was_below): &(&OffloadKey, &bool)| **was_below && !offered.contains(*key);
+                    let found_again = keys[..found].iter().zip(&from_nvme).filter(of_before).count();
+                    self.stats.blocks_found_again += found_again as u64;
+                }
                 return Ok((found - promoted, promoted));
             }
             ensure!(started.elapsed() < PATIENCE, "promotions did not arrive within {PATIENCE:?}");
@@ -250,6 +266,9 @@ impl ReplayEngine {
     ) -> anyhow::Result<()> {
         // The tier holds at most its capacity; the head is of most use.
         let offered = keys.len().min(self.options.cpu_chunks as usize);
+        if let Some(all) = &mut self.offered {
+            all.extend(&keys[..offered]);
+        }
         match self.steps.time(|| self.manager.prepare_store(context, &keys[..offered]))? {
             StoreOutcome::NothingToStore => {}
             StoreOutcome::Refused(_) => self.stats.offers_refused += 1,

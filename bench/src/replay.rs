@@ -3,11 +3,13 @@
 use std::{
     fs,
     io::{Write, stdout},
-    path::PathBuf,
-    time::Instant,
+    ops::Range,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, value_parser};
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
@@ -16,7 +18,9 @@ use kvo_bench::{
     number_cell, progress_bar,
 };
 use kvo_policies::PolicyKind;
+use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::{
     Outcome,
@@ -67,6 +71,15 @@ pub(crate) struct ReplayArgs {
     /// Flip one bit in the block that is compared under this number, to see that the check finds it
     #[arg(long, value_name = "N", hide = true)]
     flip_bit_in_block: Option<u64>,
+    /// Serve the requests A to B only, B not among them
+    #[arg(long, value_name = "A..B", hide = true, value_parser = range)]
+    requests: Option<Range<usize>>,
+    /// The directory of the store itself, which stays and may hold chunks of an earlier run
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with = "nvme_dir")]
+    keep_store: Option<PathBuf>,
+    /// Have the process killed, as by `kill -9`, once it has served N requests and goes on
+    #[arg(long, value_name = "N", hide = true)]
+    kill_after: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,23 +122,22 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
         options.gpu_blocks, options.cpu_chunks, options.nvme_chunks, options.block_bytes, options.policy
     )?;
 
-    let dir = match &args.nvme_dir {
-        Some(parent) => tempfile::tempdir_in(parent).with_context(|| {
-            format!("cannot make a directory for the store in {} (--nvme-dir)", parent.display())
-        }),
-        None => tempfile::tempdir().context("cannot make a temporary directory for the store"),
-    }?;
-    let mut engine = ReplayEngine::new(options.clone(), dir.path())?;
+    let place = StorePlace::of(args)?;
+    let mut engine = ReplayEngine::new(options.clone(), place.path())?;
+    let requests = requests(args, &trace)?;
     let started = Instant::now();
-    let progress = progress_bar(trace.requests.len() as u64, "requests");
+    let progress = progress_bar(requests.len() as u64, "requests");
     let mut complete = true;
-    for (number, request) in (0..).zip(&trace.requests) {
+    for (number, request) in (0..).zip(&trace.requests).take(requests.end).skip(requests.start) {
         if interrupt.is_set() {
             complete = false;
             break;
         }
         engine.serve(number, request).with_context(|| format!("request {number} of {}", trace.name))?;
         progress.inc(1);
+        if args.kill_after == Some(engine.served()) {
+            kill_soon();
+        }
     }
     progress.finish_and_clear();
 
@@ -151,10 +163,59 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
         return Ok(Outcome::Failed);
     }
     if !complete {
-        writeln!(out, "stopped after {} of {} requests", stats.requests, trace.requests.len())?;
+        writeln!(out, "stopped after {} of {} requests", stats.requests, requests.len())?;
         return Ok(Outcome::Interrupted);
     }
     Ok(Outcome::Passed)
+}
+
+/// Where the store is.
+enum StorePlace {
+    Temporary(TempDir),
+    Kept(PathBuf),
+}
+
+impl StorePlace {
+    fn of(args: &ReplayArgs) -> anyhow::Result<Self> {
+        if let Some(dir) = &args.keep_store {
+            return Ok(Self::Kept(dir.clone()));
+        }
+        let dir = match &args.nvme_dir {
+            Some(parent) => tempfile::tempdir_in(parent).with_context(|| {
+                format!("cannot make a directory for the store in {} (--nvme-dir)", parent.display())
+            }),
+            None => tempfile::tempdir().context("cannot make a temporary directory for the store"),
+        };
+        dir.map(Self::Temporary)
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Kept(path) => path,
+        }
+    }
+}
+
+fn range(text: &str) -> anyhow::Result<Range<usize>> {
+    let (start, end) = text.split_once("..").context("write A..B")?;
+    Ok(start.parse()?..end.parse()?)
+}
+
+/// Which of the trace's requests are served.
+fn requests(args: &ReplayArgs, trace: &Trace) -> anyhow::Result<Range<usize>> {
+    let all = 0..trace.requests.len();
+    let Some(some) = args.requests.clone() else { return Ok(all) };
+    ensure!(some.start < some.end && some.end <= all.end, "--requests {some:?} are not within {all:?}");
+    Ok(some)
+}
+
+/// Ends the process without warning, while its requests go on.
+fn kill_soon() {
+    thread::spawn(|| {
+        thread::sleep(Duration::from_millis(5));
+        kill_process(getpid(), Signal::KILL)
+    });
 }
 
 fn options(args: &ReplayArgs, trace: &Trace) -> ReplayOptions {
@@ -195,6 +256,14 @@ fn print(out: &mut impl Write, results: &Results<'_>) -> anyhow::Result<()> {
         stats.steps.p99_us,
         results.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), |bytes| HumanBytes(bytes).to_string()),
     )?;
+    if stats.recovered_chunks > 0 {
+        writeln!(
+            out,
+            "{} chunks of an earlier run were in the store; {} blocks were found again",
+            HumanCount(stats.recovered_chunks),
+            HumanCount(stats.blocks_found_again)
+        )?;
+    }
     for (count, what) in [
         (stats.offers_refused, "offers refused for want of room"),
         (stats.promotions_without_room, "promotions without room"),

@@ -29,6 +29,11 @@ impl SharedStore {
         self.store().drain(timeout)
     }
 
+    /// Chunks that an earlier run has left in it.
+    pub(super) fn recovered_chunks(&self) -> u32 {
+        self.store().recovery().chunks
+    }
+
     fn store(&self) -> MutexGuard<'_, NvmeStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,6 +26,10 @@ pub struct ReplayStats {
     pub blocks_compared: u64,
     /// Compared blocks of which at least one byte differed.
     pub mismatches: u64,
+    /// Chunks that were in the store when it was opened.
+    pub recovered_chunks: u64,
+    /// Blocks that the store still had from before it was opened, and that came up: each at most once.
+    pub blocks_found_again: u64,
     /// Offers that the CPU tier refused for want of room.
     pub offers_refused: u64,
     /// Keys that the store had and for which the CPU tier had no room.

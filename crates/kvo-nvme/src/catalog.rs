@@ -252,18 +252,20 @@ impl Catalog {
     }
 
     /// The write into `slot` has failed and the slot with it: gives its chunk another, if one is free or can be had,
-    /// and that slot's tenant. The chunk is then being written there, by a write of its own.
+    /// and that slot's tenant. The chunk is then being written there, by a write of its own. `spared` is as in
+    /// [`make_room`](Self::make_room).
     pub(crate) fn move_write(
         &mut self,
         recency: &mut RequestRecency,
         slot: u32,
         verdict: SlotVerdict,
+        (spared, num_spared): (&HashSet<OffloadKey>, u32),
     ) -> Option<Moved> {
         let SlotState::Writing { tenant } = self.slots.state(slot) else {
             panic!("a write into slot {slot} moved, which is {:?}", self.slots.state(slot));
         };
         let origin = self.origins[&slot];
-        if self.make_room(1, &HashSet::new(), 0) == 0 {
+        if self.make_room(1, spared, num_spared) == 0 {
             return None;
         }
         let is_quarantined = self.end_write(slot, Err(verdict));

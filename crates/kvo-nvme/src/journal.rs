@@ -27,10 +27,12 @@ pub(crate) trait Journal: Send {
     fn put(&mut self, entry: Entry);
 
     /// Writes what is left, syncs data and index, writes `order` (slots, the next to be evicted first) and a superblock
-    /// that says clean. Waits for all of it.
+    /// that says clean. Waits for all of it, but not for ever.
     ///
     /// # Errors
     /// If anything could not be written, now or before: then the superblock does not say clean.
+    /// [`TimedOut`](io::ErrorKind::TimedOut) if the device hangs; should it come back, it may say clean after all, and
+    /// truly.
     fn close(&mut self, order: &[u32], written_bytes: u64) -> io::Result<()>;
 }
 

@@ -143,6 +143,9 @@ pub struct EngineStats {
     pub strange_completions: u64,
     /// The most bytes of writes that were with the kernel at once, of any one device.
     pub write_bytes_inflight_max: u64,
+    /// The most chunks to be written that had their checksums made, or had them and waited, at once, of any one device.
+    /// Further ones wait without a claim on the host memory.
+    pub write_chunks_ahead_max: u64,
     /// Times that a waiting thread was woken for new work.
     pub wakeups: u64,
     /// Bytes of chunks that were copied between the host memory and the kernel: none, by how engines are made.
@@ -158,6 +161,7 @@ pub(crate) struct EngineCounters {
     pub(crate) retries: Counter,
     pub(crate) strange_completions: Counter,
     pub(crate) write_bytes_inflight_max: Counter,
+    pub(crate) write_chunks_ahead_max: Counter,
     pub(crate) wakeups: Counter,
 }
 
@@ -191,6 +195,7 @@ impl EngineCounters {
             retries: self.retries.get(),
             strange_completions: self.strange_completions.get(),
             write_bytes_inflight_max: self.write_bytes_inflight_max.get(),
+            write_chunks_ahead_max: self.write_chunks_ahead_max.get(),
             wakeups: self.wakeups.get(),
             copied_bytes: 0,
         }

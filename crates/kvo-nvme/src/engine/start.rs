@@ -15,7 +15,7 @@ use crate::{EngineKind, NvmeOptions, OpenError, options::Geometry, worker::Worke
 pub struct EngineInfo {
     /// The engine; never [`EngineKind::Auto`].
     pub kind: EngineKind,
-    /// Why it is threads although `io_uring` would have been used; `None` if that was not so.
+    /// Why it is threads although nobody asked for them; `None` if that was not so.
     pub fallback: Option<String>,
     /// Whether the kernel knows the host memory beforehand, which spares it work. Threads never register it.
     pub registered_buffers: bool,
@@ -33,7 +33,8 @@ pub(crate) struct Started {
 /// that the worker has.
 ///
 /// `io_uring` is tried on each file before it is trusted: a page at 1 MiB, which belongs to no slot, is read, written
-/// as it was, and read again.
+/// as it was, and read again. Through the page cache it gains nothing: the ring's thread would copy all bytes itself, one
+/// chunk after the other. So it is used there only if it was asked for.
 ///
 /// # Errors
 /// [`OpenError::Uring`] if `io_uring` was asked for and does not work; [`OpenError::Thread`]. Then no thread is left.
@@ -45,24 +46,29 @@ pub(crate) fn start(
 ) -> Result<Started, OpenError> {
     let direct_io =
         files.iter().all(|file| fcntl_getfl(&**file).is_ok_and(|flags| flags.contains(OFlags::DIRECT)));
-    let fallback = if options.engine == EngineKind::Threads {
-        None
-    } else {
-        match start_uring(options, worker.geometry, files, &worker.memory, events) {
-            Ok(uring) => {
-                let info = EngineInfo {
-                    kind: EngineKind::Uring,
-                    fallback: None,
-                    registered_buffers: uring.has_registered_buffers(),
-                    direct_io,
-                };
-                return Ok(Started { engine: Box::new(uring), info });
+    let fallback = match options.engine {
+        EngineKind::Threads => None,
+        EngineKind::Auto if !direct_io => {
+            tracing::warn!(tier = options.name, "no direct I/O: threads are used instead of io_uring");
+            Some("there is no direct I/O".to_owned())
+        }
+        EngineKind::Auto | EngineKind::Uring => {
+            match start_uring(options, worker.geometry, files, &worker.memory, events) {
+                Ok(uring) => {
+                    let info = EngineInfo {
+                        kind: EngineKind::Uring,
+                        fallback: None,
+                        registered_buffers: uring.has_registered_buffers(),
+                        direct_io,
+                    };
+                    return Ok(Started { engine: Box::new(uring), info });
+                }
+                Err(OpenError::Uring { step, source }) if options.engine == EngineKind::Auto => {
+                    tracing::warn!(tier = options.name, step, %source, "no io_uring: threads are used instead");
+                    Some(format!("it was refused to {step}: {source}"))
+                }
+                Err(error) => return Err(error),
             }
-            Err(OpenError::Uring { step, source }) if options.engine == EngineKind::Auto => {
-                tracing::warn!(tier = options.name, step, %source, "no io_uring: threads are used instead");
-                Some(format!("it was refused to {step}: {source}"))
-            }
-            Err(error) => return Err(error),
         }
     };
     let pool = Pool::start(options.num_threads, worker, events)?;

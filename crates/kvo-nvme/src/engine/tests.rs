@@ -4,6 +4,7 @@ mod ends;
 mod faults;
 mod limits;
 mod moves;
+mod slow;
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,10 +20,10 @@ use kvo_core::{BlockHash, GroupIdx, HostMemory, JobId, OffloadKey, SlotAccessErr
 use kvo_cpu::{HostRegion, RegionOptions};
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 
-use super::{Action, Engine, EngineInfo, Event, Fault, Op, OpDone, Started, start};
+use super::{Action, Engine, EngineInfo, Event, Fault, Op, OpDone, Started, Stuck, start};
 use crate::{
-    EngineKind, NvmeOptions, OpenError, checksum::checksum, file::ChunkFile, format::DATA_START,
-    options::Geometry, slots::Tenant, worker::Worker,
+    ChecksumKind, EngineKind, NvmeOptions, OpenError, checksum::checksum, file::ChunkFile,
+    format::DATA_START, options::Geometry, slots::Tenant, worker::Worker,
 };
 
 const CHUNK_BYTES: usize = 64 << 10;

@@ -1,13 +1,17 @@
 //! One `io_uring` a device, each on a thread of its own, and threads for the checksums of all devices.
 //!
 //! ```text
-//!   submit ── write ──▶ checksum threads ──▶ device's thread ──▶ event
+//!   submit ── write ──▶ device's thread ──▶ checksum threads ──▶ device's thread ──▶ event
 //!     └────── read ───▶ device's thread ──▶ checksum threads ──▶ event
 //! ```
 //!
-//! Threads end from the front to the back, by the ends of their channels: when intake stops, the checksum threads let
-//! go of the devices; the devices end what they have and let go of the checksum threads.
+//! A device's thread has writes prepared only a few ahead of the kernel; the others wait with it, and claim nothing. So
+//! a device that is slow or hangs takes neither the checksum threads nor the host memory from the others.
+//!
+//! When intake stops, each device is told so; it ends what it has, waits for what is with the checksum threads, and lets
+//! go of them. They end with the last device.
 
+mod claims;
 mod device;
 mod doorbell;
 mod probe;
@@ -29,10 +33,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kvo_core::StableMemory;
 
 use self::{
-    device::{Device, Inbox, Parts, Work},
+    claims::Claims,
+    device::{Device, Inbox, Intake, Parts, Work},
     doorbell::Doorbell,
     schedule::Limits,
-    sums::{Sums, Unchecked},
+    sums::{Sums, ToSums},
     ticket::{Reports, Ticket},
 };
 use super::{Action, Engine, Event, Op, Stuck};
@@ -44,12 +49,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// The threads, and the ways to them.
 pub(crate) struct Uring {
     /// Empty once intake has stopped.
-    devices: Vec<Inbox>,
-    /// Where writes go first; `None` once intake has stopped, or if there are no checksums.
-    writes: Option<Sender<Ticket>>,
+    devices: Vec<Intake>,
     reports: Arc<Reports>,
     geometry: Geometry,
-    memory: Arc<dyn StableMemory>,
     counters: Arc<EngineCounters>,
     threads: Vec<JoinHandle<()>>,
     /// Ends, without a message, when the last thread has.
@@ -75,16 +77,15 @@ impl Uring {
         let (alive, ended) = crossbeam_channel::bounded(0);
         let mut uring = Self {
             devices: Vec::with_capacity(files.len()),
-            writes: None,
             reports: Reports::new(events.clone()),
             geometry,
-            memory: Arc::clone(memory),
             counters: Arc::default(),
             threads: Vec::new(),
             ended,
             has_registered_buffers: true,
         };
-        match uring.start_threads(options, files, alive) {
+        let claims = Claims { memory: Arc::clone(memory), geometry, kind: options.checksum };
+        match uring.start_threads(options, files, &claims, alive) {
             Ok(()) => Ok(uring),
             Err(error) => {
                 // They have nothing to end but themselves.
@@ -98,13 +99,17 @@ impl Uring {
         &mut self,
         options: &NvmeOptions,
         files: &[Arc<File>],
+        claims: &Claims,
         alive: Sender<()>,
     ) -> Result<(), OpenError> {
-        let (unchecked, reads) = crossbeam_channel::unbounded();
-        let unchecked = (!options.checksum.is_off()).then_some(unchecked);
-        self.start_devices(options, files, unchecked.as_ref(), &alive)?;
-        if unchecked.is_some() {
-            self.start_sums(options, &reads, &alive)?;
+        let (to_sums, sums) = Sums::new(claims.clone());
+        let to_sums = (!options.checksum.is_off()).then_some(to_sums);
+        self.start_devices(options, files, claims, to_sums.as_ref(), &alive)?;
+        if to_sums.is_some() {
+            for index in 0..options.checksum_threads {
+                let sums = sums.clone();
+                self.spawn(&format!("kvo-nvme-sum-{index}"), &alive, move || sums.run())?;
+            }
         }
         // Only threads keep it now.
         drop(alive);
@@ -120,7 +125,8 @@ impl Uring {
         &mut self,
         options: &NvmeOptions,
         files: &[Arc<File>],
-        unchecked: Option<&Sender<Unchecked>>,
+        claims: &Claims,
+        sums: Option<&ToSums>,
         alive: &Sender<()>,
     ) -> Result<(), OpenError> {
         let limits = Limits::new(
@@ -134,14 +140,15 @@ impl Uring {
             let doorbell = Doorbell::new().map_err(|source| refused("make an eventfd", source))?;
             let doorbell = Arc::new(doorbell);
             let (sender, inbox) = crossbeam_channel::unbounded();
-            self.devices.push(Inbox::new(sender, Arc::clone(&doorbell)));
+            let home = Inbox::new(sender, Arc::clone(&doorbell));
+            self.devices.push(Intake(home.clone()));
             let parts = Parts {
                 file: Arc::clone(file),
                 doorbell,
                 inbox,
-                unchecked: unchecked.cloned(),
-                memory: Arc::clone(&self.memory),
-                geometry: self.geometry,
+                home,
+                sums: sums.cloned(),
+                claims: claims.clone(),
                 limits,
                 counters: Arc::clone(&self.counters),
             };
@@ -153,28 +160,6 @@ impl Uring {
             let outcome: Outcome =
                 outcome.recv().unwrap_or(Err(("set up a ring", io::ErrorKind::Other.into())));
             self.has_registered_buffers &= outcome.map_err(|(step, source)| refused(step, source))?;
-        }
-        Ok(())
-    }
-
-    fn start_sums(
-        &mut self,
-        options: &NvmeOptions,
-        reads: &Receiver<Unchecked>,
-        alive: &Sender<()>,
-    ) -> Result<(), OpenError> {
-        let (sender, writes) = crossbeam_channel::unbounded();
-        self.writes = Some(sender);
-        for index in 0..options.checksum_threads {
-            let sums = Sums {
-                writes: writes.clone(),
-                reads: reads.clone(),
-                devices: self.devices.clone(),
-                memory: Arc::clone(&self.memory),
-                geometry: self.geometry,
-                kind: options.checksum,
-            };
-            self.spawn(&format!("kvo-nvme-sum-{index}"), alive, move || sums.run())?;
         }
         Ok(())
     }
@@ -197,18 +182,11 @@ impl Uring {
 
     fn take(&self, ticket: Ticket) {
         let op = *ticket.op();
-        let device = &self.devices[self.geometry.place(op.slot).device as usize];
-        match (op.action, &self.writes) {
-            (Action::Read { checksum }, _) => device.put(Work::Read { ticket, written: checksum }),
-            (Action::Write, Some(writes)) => {
-                // If the threads are gone, the ticket is dropped, and so reported.
-                let _ = writes.send(ticket);
-            }
-            (Action::Write, None) => match sums::claim_source(&self.memory, &self.geometry, &op) {
-                Ok(claim) => device.put(Work::Write { ticket, claim, sum: 0 }),
-                Err(fault) => ticket.report(Err(fault)),
-            },
-        }
+        let Intake(device) = &self.devices[self.geometry.place(op.slot).device as usize];
+        device.put(match op.action {
+            Action::Read { checksum } => Work::Read { ticket, written: checksum },
+            Action::Write => Work::Write(ticket),
+        });
     }
 }
 
@@ -222,7 +200,6 @@ impl Engine for Uring {
     }
 
     fn stop(&mut self, timeout: Duration) -> Result<(), Stuck> {
-        self.writes = None;
         self.devices.clear();
         match self.ended.recv_timeout(timeout) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
@@ -254,7 +231,7 @@ impl Engine for Uring {
 
     #[cfg(test)]
     fn break_device(&self, device: usize) {
-        self.devices[device].put(Work::Panic);
+        self.devices[device].0.put(Work::Panic);
     }
 }
 

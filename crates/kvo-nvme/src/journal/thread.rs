@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
     Entry, Journal,
@@ -35,6 +35,9 @@ struct Pace {
 }
 
 const PACE: Pace = Pace { entries: 32, wait: Duration::from_millis(100) };
+/// How long the thread is waited for at the end. One that hangs in the system longer than that is left to itself, with
+/// the file and its lock.
+const PATIENCE: Duration = Duration::from_mins(2);
 /// Records of a batch at most, however many wait: so that none waits for an endless batch.
 const BATCH_ENTRIES_MAX: usize = 1024;
 
@@ -52,13 +55,16 @@ struct Close {
 /// The journal of a store's index file, written by a thread of its own, which holds the file and its lock.
 ///
 /// Dropped without a [`close`](Journal::close), it writes the records that it was given, and the store is one that was
-/// not closed.
+/// not closed. Neither waits for ever for a device that hangs.
 #[derive(Debug)]
 pub(crate) struct FileJournal {
     /// Nobody listens after the close.
     messages: Option<Sender<Message>>,
     events: Sender<Event>,
     thread: Option<JoinHandle<()>>,
+    /// Ends, without a message, when the thread does.
+    ended: Receiver<()>,
+    patience: Duration,
 }
 
 impl FileJournal {
@@ -91,13 +97,22 @@ impl FileJournal {
             events: events.clone(),
             is_lost: false,
         };
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(|| served.run())?;
-        Ok(Self { messages: Some(messages), events, thread: Some(thread) })
+        let (alive, ended) = crossbeam_channel::bounded::<()>(0);
+        let work = move || {
+            served.run();
+            drop(alive);
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work)?;
+        Ok(Self { messages: Some(messages), events, thread: Some(thread), ended, patience: PATIENCE })
     }
 
+    /// Waits for the thread, which ends once it has done what it was given.
     fn join(&mut self) {
         self.messages = None;
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.ended.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(waited = ?self.patience, "the thread that writes the index hangs; it is left to itself");
+        } else if thread.join().is_err() {
             tracing::error!("the thread that writes the index panicked");
         }
     }
@@ -116,9 +131,22 @@ impl Journal for FileJournal {
         let close = Close { order: order.to_vec(), written_bytes, reply };
         let messages = self.messages.take().ok_or_else(closed)?;
         let sent = messages.send(Message::Close(close));
-        let result = sent.map_err(|_| closed()).and_then(|()| answer.recv().map_err(|_| closed()));
-        self.join();
-        result.flatten()
+        sent.map_err(|_| closed())?;
+        match answer.recv_timeout(self.patience) {
+            Ok(result) => {
+                self.join();
+                result
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                self.join();
+                Err(closed())
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                // Waited for long enough.
+                self.thread = None;
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
     }
 }
 

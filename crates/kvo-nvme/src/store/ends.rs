@@ -7,7 +7,7 @@ use kvo_policies::RequestRecency;
 
 use super::{NvmeStore, Recording, job::Job};
 use crate::{
-    catalog::Moved,
+    catalog::{Moved, Residence},
     engine::{Action, Event, Fault, Op, OpDone},
     format::RecordState,
     health::{Pass, SlotVerdict, Task, Verdict, classify, classify_io},
@@ -128,7 +128,10 @@ impl NvmeStore {
                 tracing::warn!(tier = &*self.name, %error, "the index cannot be written");
             }
             self.stats.record_errors += 1;
-            self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
+            // A journal that is lost fails every record, which says nothing new: of the loss itself it has told.
+            if !self.health.durability_lost() {
+                self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
+            }
         }
         // In durable mode the slot is still being written, so it can have no other tenant yet.
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
@@ -159,10 +162,12 @@ impl NvmeStore {
         if !self.open_job(op.job).begin_again(op.index) {
             return false;
         }
+        let num_spared = self.spare_chunks_of(op.job);
         let req = self.open_job(op.job).req;
         let mut other = RequestRecency::default();
         let recency = self.requests.get_mut(&req).map_or(&mut other, |request| &mut request.accesses.recency);
-        let Some(moved) = self.catalog.move_write(recency, op.slot, verdict) else { return false };
+        let spared = (&self.scratch.keys, num_spared);
+        let Some(moved) = self.catalog.move_write(recency, op.slot, verdict, spared) else { return false };
         let Moved { slot, tenant, is_quarantined } = moved;
         self.stats.writes_again += 1;
         if is_quarantined {
@@ -173,6 +178,22 @@ impl NvmeStore {
         }
         self.send(Op { slot, tenant, ..op });
         true
+    }
+
+    /// Fills the scratch room with the keys of a job, none of which may go for another; returns how many of them are
+    /// evictable.
+    fn spare_chunks_of(&mut self, id: JobId) -> u32 {
+        let Self { jobs, catalog, scratch, .. } = self;
+        scratch.keys.clear();
+        let mut num_evictable = 0;
+        for chunk in jobs[&id].chunks() {
+            if scratch.keys.insert(chunk.key)
+                && let Residence::Valid { evictable, .. } = catalog.residence(&chunk.key)
+            {
+                num_evictable += u32::from(evictable);
+            }
+        }
+        num_evictable
     }
 
     /// Settles the slot of a write.

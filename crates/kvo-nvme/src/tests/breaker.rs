@@ -59,6 +59,18 @@ fn after_the_pause_one_chunk_tries_and_the_others_wait_for_it() {
 }
 
 #[test]
+fn what_is_not_tried_evicts_nothing() {
+    let mut rig = closed();
+    rig.clock.advance(PAUSE);
+    // Two slots are free, three are quarantined.
+    let job = rig.write(2, &[7, 8, 9, 10]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([8, 9, 10]))]);
+    assert_eq!(rig.store.stats().chunks_evicted, 0);
+    rig.check_resident(0..11, &[4, 5, 6, 7]);
+}
+
+#[test]
 fn a_try_that_fails_closes_the_store_for_another_pause() {
     let mut rig = closed();
     rig.clock.advance(PAUSE);

@@ -90,6 +90,17 @@ fn a_write_whose_slot_fails_goes_to_another() {
 }
 
 #[test]
+fn a_write_that_goes_to_another_slot_takes_none_from_its_own_job() {
+    let mut rig = Rig::new(2);
+    let job = rig.write(1, &[1, 2]);
+    rig.run_all(&[(2, Trouble::Eio)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
+    rig.check_resident(0..3, &[1]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.writes_again, stats.chunks_evicted, stats.counts.quarantined), (0, 0, 1));
+}
+
+#[test]
 fn a_write_whose_slot_fails_without_another_fails() {
     let mut rig = Rig::new(1);
     let job = rig.write(1, &[1]);

@@ -442,21 +442,27 @@ impl Model {
     /// What the store does with what has ended: at a poll, and before a job is looked at.
     fn absorb(&mut self) {
         let _ = self.rig.store.drain(Duration::ZERO);
-        // Of the chunks that go for writes which are begun anew, the store has chosen which; until the end their number
-        // is enough.
-        let mut num_evicted = 0;
-        let mut begun_anew = Vec::new();
+        let events = self.rig.events();
+        let removed = events.iter().filter(|(kind, _)| *kind == EventKind::Removed);
+        // Of the chunks that go for writes which are begun anew, the store has chosen which.
+        let mut removed: VecDeque<u64> = removed.flat_map(|(_, keys)| keys.iter().map(number)).collect();
         while let Some((op, end)) = self.ended.pop_front() {
             let n = number(&op.tenant.key);
             match op.action {
                 Action::Write => {
                     assert_eq!(self.chunks[&n], Chunk::Writing { slot: op.slot });
                     if end == End::Broken && self.again.insert((op.job, op.index)) {
-                        let (free, evictable) = self.room(num_evicted);
-                        if free + evictable > 0 {
-                            num_evicted += u32::from(free == 0);
+                        let evictable = self.evictable_for(op.job);
+                        let used = self.chunks.len() + self.retiring.len() + self.quarantined.len();
+                        let is_full = used == self.capacity as usize;
+                        if !is_full || !evictable.is_empty() {
+                            if is_full {
+                                let evicted = removed.pop_front().expect("one is evicted");
+                                assert!(evictable.contains(&evicted), "{evicted} of {evictable:?}");
+                                self.chunks.remove(&evicted);
+                            }
                             self.quarantined.insert(op.slot);
-                            begun_anew.push(self.write_anew(&op));
+                            self.write_anew(&op);
                             continue;
                         }
                     }
@@ -476,50 +482,42 @@ impl Model {
                     }
                 }
                 Action::Read { .. } => {
-                    self.end_read(n, op.slot, end);
+                    if self.end_read(n, op.slot, end) {
+                        assert_eq!(removed.pop_front(), Some(n));
+                    }
                     self.decide(op.job, op.index as usize, end == End::Good);
                 }
             }
         }
-        self.take_evicted(num_evicted, &begun_anew);
+        assert_eq!(removed, [], "removed without a reason");
+        assert_eq!(self.replay_all(events), []);
     }
 
-    /// Slots that are free, and chunks that may be evicted, after `num_evicted` have been that are not known yet.
-    fn room(&self, num_evicted: u32) -> (u32, u32) {
-        let evictable = |chunk: &&Chunk| matches!(chunk, Chunk::Valid { pins: 0, .. });
-        let evictable = u32::try_from(self.chunks.values().filter(evictable).count()).unwrap() - num_evicted;
-        let used = self.chunks.len() + self.retiring.len() + self.quarantined.len();
-        (self.capacity + num_evicted - u32::try_from(used).unwrap(), evictable)
+    /// The chunks that may be evicted for a write of this job that goes to another slot: none of the job's own.
+    fn evictable_for(&self, job: JobId) -> BTreeSet<u64> {
+        let own: HashSet<u64> = self.jobs[&job].chunks.iter().map(|chunk| number(&chunk.key)).collect();
+        let evictable =
+            |(n, chunk): &(&u64, &Chunk)| matches!(chunk, Chunk::Valid { pins: 0, .. }) && !own.contains(*n);
+        self.chunks.iter().filter(evictable).map(|(n, _)| *n).collect()
     }
 
     /// The write that the store has begun in another slot because this one failed.
-    fn write_anew(&mut self, failed: &Transfer) -> Transfer {
+    fn write_anew(&mut self, failed: &Transfer) {
         let op = self.rig.next_op().expect("the write is queued anew");
         assert_eq!((op.job, op.index, op.host), (failed.job, failed.index, failed.host));
         assert_eq!(op.tenant.key, failed.tenant.key);
         assert_ne!(op.slot, failed.slot);
         assert!(op.tenant.generation > self.last_generation, "a generation comes again: {op:?}");
         self.last_generation = op.tenant.generation;
+        self.chunks.remove(&number(&op.tenant.key));
+        self.assert_unused(op.slot);
         self.chunks.insert(number(&op.tenant.key), Chunk::Writing { slot: op.slot });
         self.queued.push(op);
-        op
     }
 
-    fn take_evicted(&mut self, num_evicted: u32, begun_anew: &[Transfer]) {
-        let removed = self.replay();
-        assert_eq!(removed.len(), num_evicted as usize, "evicted {removed:?} for {begun_anew:?}");
-        for (_, n) in removed {
-            let chunk = self.chunks.remove(&n);
-            assert!(matches!(chunk, Some(Chunk::Valid { pins: 0, .. })), "chunk {n} was evicted: {chunk:?}");
-        }
-        for op in begun_anew {
-            let chunk = self.chunks.remove(&number(&op.tenant.key)).expect("it is being written");
-            self.assert_unused(op.slot);
-            self.chunks.insert(number(&op.tenant.key), chunk);
-        }
-    }
-
-    fn end_read(&mut self, n: u64, slot: u32, end: End) {
+    /// Says whether the chunk is dropped by this.
+    fn end_read(&mut self, n: u64, slot: u32, end: End) -> bool {
+        let is_dropped = !self.retiring.contains_key(&slot);
         if let Some((pins, broken)) = self.retiring.get_mut(&slot) {
             *pins -= 1;
             *broken |= end == End::Broken;
@@ -530,7 +528,7 @@ impl Model {
             assert_eq!(*of, slot);
             *pins -= 1;
             if matches!(end, End::Good | End::Innocent) {
-                return;
+                return false;
             }
             let pins = *pins;
             self.chunks.remove(&n);
@@ -544,6 +542,7 @@ impl Model {
                 self.quarantined.insert(slot);
             }
         }
+        is_dropped
     }
 
     fn decide(&mut self, job: JobId, index: usize, good: bool) {
@@ -584,9 +583,15 @@ impl Model {
     /// Takes the store's events, applies them to what earlier ones said, and returns the removals since the store
     /// last took in what had ended (their number is checked by the caller).
     fn replay(&mut self) -> Vec<(EventKind, u64)> {
+        let events = self.rig.events();
+        self.replay_all(events)
+    }
+
+    /// As [`replay`](Self::replay), of `events`, which were taken.
+    fn replay_all(&mut self, events: Vec<(EventKind, Vec<OffloadKey>)>) -> Vec<(EventKind, u64)> {
         let resident: BTreeSet<u64> = self.resident().collect();
         let mut unexplained = Vec::new();
-        for (kind, keys) in self.rig.events() {
+        for (kind, keys) in events {
             assert!(!keys.is_empty());
             for n in keys.iter().map(number) {
                 match kind {

@@ -12,7 +12,7 @@ use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
-    NvmeOptions,
+    NvmeOptions, TierState,
     engine::Event,
     format::{Record, RecordState},
     journal::{Entry, Journal, Recovered},
@@ -131,6 +131,30 @@ fn a_durable_write_whose_record_fails_is_failed() {
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
     let stats = rig.store.stats();
     assert_eq!((stats.record_errors, stats.counts.free, stats.counts.quarantined), (1, 4, 0));
+}
+
+#[test]
+fn a_failed_sync_is_one_error_however_many_records_it_costs() {
+    let Heard { mut rig, told, events } = rig(options(32, true), Recovered::default());
+    let ns: Vec<u64> = (1..=20).collect();
+    let first = rig.write(1, &[30]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), []);
+    events.send(Event::Recorded { slot: 0, generation: 1 << 40, result: Ok(()) }).unwrap();
+    assert_eq!(rig.poll(), [TierCompletion::done(first)]);
+
+    let job = rig.write(1, &ns);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), []);
+    let eio = || io::Error::from_raw_os_error(5);
+    events.send(Event::JournalLost(eio())).unwrap();
+    for entry in &told.lock().unwrap().entries[1..] {
+        let generation = chunk(entry).generation;
+        events.send(Event::Recorded { slot: entry.slot, generation, result: Err(eio()) }).unwrap();
+    }
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys(ns))]);
+    assert_eq!((rig.store.state(), rig.store.stats().record_errors), (TierState::ReadOnly, 20));
+    rig.get(2, &[30], &[]);
 }
 
 #[test]

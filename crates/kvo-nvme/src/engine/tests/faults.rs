@@ -135,3 +135,25 @@ fn a_panic_of_the_memory_fails_its_chunk_and_the_thread_goes_on() {
     }
     rig.stop();
 }
+
+#[test]
+fn writes_that_cannot_be_claimed_leave_room_for_others() {
+    over_each(|kind| {
+        // Many more of them than are prepared ahead.
+        let change = |options: &mut NvmeOptions| options.write_bytes_max = 1;
+        let mut rig = Rig::try_new(kind, 1, 64, change).unwrap();
+        for n in 0..64 {
+            rig.submit(if n % 4 == 0 { n } else { 1000 + n }, n, tenant(1), Action::Write);
+        }
+        for done in rig.all_done(64) {
+            match (done.op.host.0, done.result) {
+                (0..64, Ok(_)) | (1000.., Err(Fault::Memory(SlotAccessError::OutOfRange { .. }))) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if kind.engine == EngineKind::Uring {
+            assert!((1..=3).contains(&rig.engine.stats().write_chunks_ahead_max), "{:?}", rig.engine.stats());
+        }
+        rig.stop();
+    });
+}

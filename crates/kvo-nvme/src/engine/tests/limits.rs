@@ -12,7 +12,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use super::*;
 
 const URING: Kind = Kind { engine: EngineKind::Uring, direct: false };
-const AUTO: Kind = Kind { engine: EngineKind::Auto, direct: false };
+const AUTO: Kind = Kind { engine: EngineKind::Auto, direct: true };
 
 /// Writes and reads a chunk.
 fn use_it(rig: &mut Rig) {
@@ -48,6 +48,9 @@ fn where_io_uring_is_forbidden_threads_do_the_work() {
         let OpenError::Uring { step, source } = error else { panic!("{error:?}") };
         assert_eq!((step, source.raw_os_error()), ("set up a ring", Some(libc::EPERM)));
 
+        if !works(AUTO) {
+            return;
+        }
         let mut rig = Rig::new(AUTO, 2, 4);
         assert_eq!(rig.info.kind, EngineKind::Threads);
         let why = rig.info.fallback.clone().expect("it fell back");
@@ -112,7 +115,28 @@ impl HostMemory for Movable {
 }
 
 #[test]
+fn without_direct_io_threads_do_the_work_unless_the_ring_was_asked_for() {
+    let mut rig = Rig::new(Kind { direct: false, ..AUTO }, 2, 4);
+    assert_eq!((rig.info.kind, rig.info.direct_io), (EngineKind::Threads, false));
+    assert_eq!(rig.info.fallback.as_deref(), Some("there is no direct I/O"));
+    use_it(&mut rig);
+    if has_uring() {
+        let mut rig = Rig::new(URING, 2, 4);
+        assert_eq!((rig.info.kind, &rig.info.fallback), (EngineKind::Uring, &None));
+        use_it(&mut rig);
+    }
+    if has_uring() && works(AUTO) {
+        let mut rig = Rig::new(AUTO, 2, 4);
+        assert_eq!((rig.info.kind, &rig.info.fallback), (EngineKind::Uring, &None));
+        use_it(&mut rig);
+    }
+}
+
+#[test]
 fn memory_that_may_move_is_for_threads() {
+    if !works(AUTO) {
+        return;
+    }
     let mut rig = Rig::over(AUTO, 1, 4, |memory| Arc::new(Movable(memory))).unwrap();
     assert_eq!(rig.info.kind, EngineKind::Threads);
     assert!(rig.info.fallback.as_ref().unwrap().contains("may move"), "{:?}", rig.info);

@@ -45,8 +45,11 @@ fn each_slot_is_where_the_geometry_says_on_each_device() {
 
 #[test]
 fn chunks_of_any_length_are_moved_through_the_page_cache() {
-    for engine in [EngineKind::Threads, EngineKind::Auto] {
+    for engine in [EngineKind::Threads, EngineKind::Uring] {
         let kind = Kind { engine, direct: false };
+        if !works(kind) {
+            continue;
+        }
         for chunk_bytes in [1, 4095, 4097, 70_001] {
             let mut rig = Rig::try_new(kind, 1, 2, |options| options.chunk_bytes = chunk_bytes).unwrap();
             let bytes = content(chunk_bytes, usize::try_from(chunk_bytes).unwrap());

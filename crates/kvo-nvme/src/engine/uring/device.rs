@@ -1,37 +1,42 @@
 //! The thread of one device: it owns the ring, decides what goes next, and takes in what has ended.
 //!
 //! ```text
+//!             checksum threads
+//!                 ▲     │ writes, a few ahead
+//!                 │     ▼
 //!   inbox ──▶ schedule ──▶ ring ──▶ kernel
 //!                            ▲        │ short, or could not just now
 //!                            └────────┤
 //!                                     ├ a write that ended, a fault ──▶ report
 //!                                     └ a read that ended ──▶ checksum threads ──▶ report
 //! ```
+//!
+//! It ends when it was told that no more ops come, and everything that it was given has ended, with the checksum threads
+//! too.
 
 use std::{
     fs::File,
     io,
+    os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
     time::Duration,
 };
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use kvo_core::{ReadClaim, StableMemory};
-use std::os::fd::AsFd;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::{
+    claims::Claims,
     doorbell::{Doorbell, WakeFor},
     probe,
     ring::{Buffer, Completion, On, Ring, Transfer},
     schedule::{Limits, Schedule, Turn},
-    sums::{Unchecked, claim_target},
+    sums::{Summed, ToSums, Unchecked, Unsummed},
     ticket::Ticket,
 };
 use crate::{
     engine::{Action, Fault},
-    options::Geometry,
     progress::{Progress, Step, Way},
     stats::EngineCounters,
 };
@@ -39,59 +44,59 @@ use crate::{
 /// How long a thread sleeps if the kernel can take nothing and has nothing to give.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A chunk for a device.
+/// What a device is told.
 #[derive(Debug)]
 pub(super) enum Work {
     Read {
         ticket: Ticket,
         written: u64,
     },
-    Write {
-        ticket: Ticket,
-        claim: ReadClaim,
-        sum: u64,
-    },
+    Write(Ticket),
+    /// A write that was given to the checksum threads comes back.
+    Summed(Summed),
+    /// It does not, and has been reported.
+    NotSummed,
+    /// No more reads and writes come.
+    End,
     #[cfg(test)]
     Panic,
 }
 
-/// The way to a device's thread. When the last one is dropped, the thread ends what it has, and itself.
+/// A way to a device's thread.
+#[derive(Clone, Debug)]
 pub(super) struct Inbox {
-    /// `None` only while it is dropped.
-    sender: Option<Sender<Work>>,
+    sender: Sender<Work>,
     doorbell: Arc<Doorbell>,
 }
 
 impl Inbox {
     pub(super) fn new(sender: Sender<Work>, doorbell: Arc<Doorbell>) -> Self {
-        Self { sender: Some(sender), doorbell }
+        Self { sender, doorbell }
     }
 
     /// Hands work over. If the thread is gone, the work is dropped, and so reported as failed.
     pub(super) fn put(&self, work: Work) {
-        let sender = self.sender.as_ref().expect("it is there until the drop");
         let wake_for = match work {
             Work::Read { .. } => WakeFor::READS,
-            Work::Write { .. } => WakeFor::WRITES,
+            Work::Write(_) => WakeFor::WRITES,
+            Work::Summed(_) | Work::NotSummed => WakeFor::SUMS,
+            Work::End => WakeFor::ANYTHING,
             #[cfg(test)]
             Work::Panic => WakeFor::ANYTHING,
         };
-        if sender.send(work).is_ok() {
+        if self.sender.send(work).is_ok() {
             self.doorbell.ring(wake_for);
         }
     }
 }
 
-impl Clone for Inbox {
-    fn clone(&self) -> Self {
-        Self { sender: self.sender.clone(), doorbell: Arc::clone(&self.doorbell) }
-    }
-}
+/// Where ops for a device are put. When it is dropped, the device's thread ends what it has, and itself.
+#[derive(Debug)]
+pub(super) struct Intake(pub(super) Inbox);
 
-impl Drop for Inbox {
+impl Drop for Intake {
     fn drop(&mut self) {
-        self.sender = None;
-        self.doorbell.ring(WakeFor::ANYTHING);
+        self.0.put(Work::End);
     }
 }
 
@@ -118,10 +123,11 @@ pub(super) struct Parts {
     pub(super) file: Arc<File>,
     pub(super) doorbell: Arc<Doorbell>,
     pub(super) inbox: Receiver<Work>,
-    /// Where reads go to be checked; without, they are believed.
-    pub(super) unchecked: Option<Sender<Unchecked>>,
-    pub(super) memory: Arc<dyn StableMemory>,
-    pub(super) geometry: Geometry,
+    /// The other end of the inbox, for work that is given away and comes back.
+    pub(super) home: Inbox,
+    /// Where writes are prepared and reads are checked; without, nothing has a checksum.
+    pub(super) sums: Option<ToSums>,
+    pub(super) claims: Claims,
     pub(super) limits: Limits,
     pub(super) counters: Arc<EngineCounters>,
 }
@@ -131,14 +137,14 @@ pub(super) struct Device {
     ring: Ring<Purpose>,
     doorbell: Arc<Doorbell>,
     inbox: Receiver<Work>,
-    /// Whether all of its other ends are gone.
+    home: Inbox,
+    /// Whether no more ops come.
     is_closed: bool,
-    unchecked: Option<Sender<Unchecked>>,
-    schedule: Schedule<(Ticket, u64), (Ticket, ReadClaim, u64)>,
+    sums: Option<ToSums>,
+    schedule: Schedule<(Ticket, u64), Ticket, Summed>,
     /// Whether a read of the doorbell is with the kernel.
     is_armed: bool,
-    memory: Arc<dyn StableMemory>,
-    geometry: Geometry,
+    claims: Claims,
     counters: Arc<EngineCounters>,
 }
 
@@ -148,22 +154,22 @@ impl Device {
     /// # Errors
     /// What the system refused, and its error.
     pub(super) fn new(parts: Parts) -> Result<Self, (&'static str, io::Error)> {
-        let Parts { file, doorbell, inbox, unchecked, memory, geometry, limits, counters } = parts;
+        let Parts { file, doorbell, inbox, home, sums, claims, limits, counters } = parts;
         // One more, for the doorbell.
         let capacity = limits.inflight_max() + 1;
-        let mut ring = Ring::new(file, doorbell.as_fd(), Arc::clone(&memory), capacity)?;
+        let mut ring = Ring::new(file, doorbell.as_fd(), Arc::clone(&claims.memory), capacity)?;
         probe::run(&mut ring)?;
         let schedule = Schedule::new(limits);
         Ok(Self {
             ring,
             doorbell,
             inbox,
+            home,
             is_closed: false,
-            unchecked,
+            sums,
             schedule,
             is_armed: false,
-            memory,
-            geometry,
+            claims,
             counters,
         })
     }
@@ -189,13 +195,18 @@ impl Device {
     /// is nothing left and nothing will come.
     fn turn(&mut self) -> io::Result<bool> {
         self.empty_inbox();
+        self.prepare_writes();
         self.begin_chunks();
+        // Those that began have made room.
+        self.prepare_writes();
         if self.is_closed && self.schedule.is_idle() {
             return Ok(false);
         }
         self.arm();
-        // Work that could not begin before something ends need not wake anyone.
-        let wake_for = WakeFor::of(self.schedule.may_read(), self.schedule.may_write());
+        // Work that could not go on before something ends need not wake anyone.
+        let schedule = &self.schedule;
+        let wake_for = WakeFor::of(schedule.may_read(), schedule.may_prepare(), schedule.may_write());
+        debug_assert!(wake_for == WakeFor::ANYTHING || schedule.is_any_inflight() || schedule.ahead() > 0);
         if wake_for != WakeFor::NOTHING {
             self.doorbell.parking().park(wake_for);
             if !self.is_quiet() {
@@ -224,20 +235,45 @@ impl Device {
     fn is_quiet(&mut self) -> bool {
         match self.inbox.try_recv() {
             Ok(Work::Read { ticket, written }) => self.schedule.put_read((ticket, written)),
-            Ok(Work::Write { ticket, claim, sum }) => self.schedule.put_write((ticket, claim, sum)),
+            Ok(Work::Write(ticket)) => self.schedule.put_write(ticket),
+            Ok(Work::Summed(write)) => self.schedule.put_prepared(write),
+            Ok(Work::NotSummed) => self.schedule.end_preparing(),
+            Ok(Work::End) => self.is_closed = true,
             #[cfg(test)]
             Ok(Work::Panic) => panic!("this panic belongs to the test"),
-            Err(TryRecvError::Empty) => return true,
-            Err(TryRecvError::Disconnected) => return std::mem::replace(&mut self.is_closed, true),
+            // It cannot be disconnected: `home` is its other end.
+            Err(_) => return true,
         }
         false
+    }
+
+    /// Has as many writes prepared as there is room for.
+    fn prepare_writes(&mut self) {
+        while let Some(ticket) = self.schedule.next_to_prepare() {
+            self.counters.write_chunks_ahead_max.raise(self.schedule.ahead() as u64);
+            match &self.sums {
+                Some(sums) => sums.prepare(Unsummed::new(ticket, self.home.clone())),
+                None => self.claim_write(ticket),
+            }
+        }
+    }
+
+    /// Prepares a write that has no checksum.
+    fn claim_write(&mut self, ticket: Ticket) {
+        match self.claims.source(ticket.op()) {
+            Ok((claim, sum)) => self.schedule.put_prepared(Summed { claim, ticket, sum }),
+            Err(fault) => {
+                self.schedule.end_preparing();
+                ticket.report(Err(fault));
+            }
+        }
     }
 
     fn begin_chunks(&mut self) {
         while let Some(turn) = self.schedule.next() {
             match turn {
                 Turn::Read((ticket, written)) => self.begin_read(ticket, written),
-                Turn::Write((ticket, claim, sum)) => {
+                Turn::Write(Summed { claim, ticket, sum }) => {
                     self.begin(Way::Write, ticket, Buffer::Source(claim), sum);
                 }
             }
@@ -245,9 +281,7 @@ impl Device {
     }
 
     fn begin_read(&mut self, ticket: Ticket, written: u64) {
-        let claimed =
-            catch_unwind(AssertUnwindSafe(|| claim_target(&self.memory, &self.geometry, ticket.op())));
-        match claimed.unwrap_or(Err(Fault::Engine("the host memory panicked"))) {
+        match self.claims.target(ticket.op()) {
             Ok(claim) => self.begin(Way::Read, ticket, Buffer::Target(claim), written),
             Err(fault) => {
                 self.schedule.end_read();
@@ -257,8 +291,9 @@ impl Device {
     }
 
     fn begin(&mut self, way: Way, ticket: Ticket, buffer: Buffer, sum: u64) {
-        let offset = self.geometry.place(ticket.op().slot).offset;
-        let progress = Progress::new(way, self.geometry.chunk_bytes);
+        let geometry = &self.claims.geometry;
+        let offset = geometry.place(ticket.op().slot).offset;
+        let progress = Progress::new(way, geometry.chunk_bytes);
         self.go_on(Chunk { ticket, progress, offset, sum }, buffer);
     }
 
@@ -337,11 +372,9 @@ impl Device {
             Action::Read { .. } => self.schedule.end_read(),
             Action::Write => self.schedule.end_write(),
         }
-        let buffer = match (buffer, error, &self.unchecked) {
-            (Buffer::Target(claim), None, Some(unchecked)) => {
-                // If the threads are gone, dropping it reports it.
-                let _ = unchecked.send(Unchecked { ticket, claim, written: sum });
-                return;
+        let buffer = match (buffer, error, &self.sums) {
+            (Buffer::Target(claim), None, Some(sums)) => {
+                return sums.compare(Unchecked { claim, ticket, written: sum });
             }
             (buffer, Some(error), _) => {
                 drop(buffer);

@@ -30,12 +30,16 @@ impl WakeFor {
     /// A thread that has all the kernel may have at once learns of new work when something ends.
     pub(super) const NOTHING: Self = Self(0);
     pub(super) const READS: Self = Self(1);
+    /// Writes that have no checksum yet.
     pub(super) const WRITES: Self = Self(2);
-    pub(super) const ANYTHING: Self = Self(3);
+    /// Writes that have one, or will have none.
+    pub(super) const SUMS: Self = Self(4);
+    pub(super) const ANYTHING: Self = Self(7);
 
-    /// What a thread wants to be woken for that could begin these.
-    pub(super) fn of(reads: bool, writes: bool) -> Self {
-        Self(u8::from(reads) * Self::READS.0 + u8::from(writes) * Self::WRITES.0)
+    /// What a thread wants to be woken for that could do something with these.
+    pub(super) fn of(reads: bool, writes: bool, sums: bool) -> Self {
+        let bit = |wanted: bool, bit: Self| if wanted { bit.0 } else { 0 };
+        Self(bit(reads, Self::READS) | bit(writes, Self::WRITES) | bit(sums, Self::SUMS))
     }
 }
 
@@ -125,9 +129,13 @@ mod tests {
         check(WakeFor::READS, WakeFor::READS, true);
         check(WakeFor::WRITES, WakeFor::ANYTHING, true);
         check(WakeFor::WRITES, WakeFor::READS, false);
+        check(WakeFor::SUMS, WakeFor::WRITES, false);
+        check(WakeFor::of(true, false, true), WakeFor::SUMS, true);
         check(WakeFor::NOTHING, WakeFor::ANYTHING, false);
-        assert_eq!(WakeFor::of(true, false), WakeFor::READS);
-        assert_eq!(WakeFor::of(true, true), WakeFor::ANYTHING);
+        assert_eq!(WakeFor::of(true, false, false), WakeFor::READS);
+        assert_eq!(WakeFor::of(false, true, false), WakeFor::WRITES);
+        assert_eq!(WakeFor::of(false, false, true), WakeFor::SUMS);
+        assert_eq!(WakeFor::of(true, true, true), WakeFor::ANYTHING);
     }
 }
 
@@ -144,16 +152,18 @@ mod interleavings {
     use super::*;
 
     /// The thread parks while producers put work: whatever it did not see before it waits wakes it, and once.
-    fn check(num_producers: usize) {
+    fn check(works: &'static [WakeFor]) {
+        let num_producers = works.len();
         loom::model(move || {
             let parking = Arc::new(Parking::default());
             let (queue, rung) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-            let producers: Vec<_> = (0..num_producers)
-                .map(|_| {
+            let producers: Vec<_> = works
+                .iter()
+                .map(|&work| {
                     let (parking, queue, rung) = (parking.clone(), queue.clone(), rung.clone());
                     thread::spawn(move || {
                         queue.fetch_add(1, Ordering::Relaxed);
-                        if parking.has_to_be_woken(WakeFor::READS) {
+                        if parking.has_to_be_woken(work) {
                             rung.fetch_add(1, Ordering::Relaxed);
                         }
                     })
@@ -170,7 +180,8 @@ mod interleavings {
 
     #[test]
     fn no_work_is_left_behind_by_a_thread_that_parks() {
-        check(1);
-        check(2);
+        check(&[WakeFor::READS]);
+        check(&[WakeFor::READS, WakeFor::READS]);
+        check(&[WakeFor::WRITES, WakeFor::SUMS]);
     }
 }

@@ -1,119 +1,160 @@
-//! Threads that compute checksums, so that no ring waits for them: of writes before they go to a ring, of reads after
-//! they come from one.
+//! Threads that compute checksums, so that no ring waits for them: of writes before they go to the kernel, of reads
+//! after they come from it.
 //!
-//! They serve all devices. A read that has come from its device goes before a write that is still to go to one.
+//! They serve all devices, and are given writes by a device only as it has room for them: so no device fills their
+//! queue. A read that has come from its device goes before a write that is still to go to one.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
-
-use crossbeam_channel::{Receiver, select_biased};
-use kvo_core::{ReadClaim, StableMemory, WriteClaim};
+use crossbeam_channel::{Receiver, Sender, select_biased};
+use kvo_core::{ReadClaim, WriteClaim};
 
 use super::{
+    claims::Claims,
     device::{Inbox, Work},
     ticket::Ticket,
 };
-use crate::{ChecksumKind, engine::Fault, options::Geometry};
+use crate::engine::Fault;
 
 /// A chunk that has been read, and is to be compared.
 pub(super) struct Unchecked {
-    pub(super) ticket: Ticket,
+    /// Given back before the ticket reports, also if both are dropped.
     pub(super) claim: WriteClaim,
+    pub(super) ticket: Ticket,
     /// The checksum that was made of it when it was written.
     pub(super) written: u64,
 }
 
+/// A chunk that is to be written, and has no checksum yet. Its device hears of it exactly once, also if it is dropped.
+pub(super) struct Unsummed {
+    /// `None` once it goes back.
+    ticket: Option<Ticket>,
+    device: Inbox,
+}
+
+/// A chunk that can be written.
+#[derive(Debug)]
+pub(super) struct Summed {
+    /// Given back before the ticket reports, also if both are dropped.
+    pub(super) claim: ReadClaim,
+    pub(super) ticket: Ticket,
+    pub(super) sum: u64,
+}
+
+impl Unsummed {
+    pub(super) fn new(ticket: Ticket, device: Inbox) -> Self {
+        Self { ticket: Some(ticket), device }
+    }
+
+    /// Claims the slot, makes the checksum, and hands both to the device.
+    fn prepare(mut self, claims: &Claims) {
+        let ticket = self.ticket.take().expect("it has not gone back");
+        match claims.source(ticket.op()) {
+            Ok((claim, sum)) => self.device.put(Work::Summed(Summed { claim, ticket, sum })),
+            Err(fault) => self.fail(ticket, fault),
+        }
+    }
+
+    fn fail(&self, ticket: Ticket, fault: Fault) {
+        ticket.report(Err(fault));
+        self.device.put(Work::NotSummed);
+    }
+}
+
+impl Drop for Unsummed {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.fail(ticket, Fault::Engine("the checksum threads are gone"));
+        }
+    }
+}
+
+/// The way to the threads, for devices. They end when the last device has let go of it.
+#[derive(Clone)]
+pub(super) struct ToSums {
+    unsummed: Sender<Unsummed>,
+    unchecked: Sender<Unchecked>,
+}
+
+impl ToSums {
+    /// If the threads are gone, the chunk is dropped, and so reported.
+    pub(super) fn prepare(&self, write: Unsummed) {
+        let _ = self.unsummed.send(write);
+    }
+
+    /// As [`prepare`](Self::prepare).
+    pub(super) fn compare(&self, read: Unchecked) {
+        let _ = self.unchecked.send(read);
+    }
+}
+
 /// What a thread works with.
+#[derive(Clone)]
 pub(super) struct Sums {
-    /// Disconnected when intake has stopped.
-    pub(super) writes: Receiver<Ticket>,
-    /// Disconnected when the last device has ended.
-    pub(super) reads: Receiver<Unchecked>,
-    pub(super) devices: Vec<Inbox>,
-    pub(super) memory: Arc<dyn StableMemory>,
-    pub(super) geometry: Geometry,
-    pub(super) kind: ChecksumKind,
+    unsummed: Receiver<Unsummed>,
+    unchecked: Receiver<Unchecked>,
+    claims: Claims,
 }
 
 impl Sums {
-    /// Works until intake has stopped and every device has ended.
-    pub(super) fn run(mut self) {
+    pub(super) fn new(claims: Claims) -> (ToSums, Self) {
+        let (to_unsummed, unsummed) = crossbeam_channel::unbounded();
+        let (to_unchecked, unchecked) = crossbeam_channel::unbounded();
+        let to_sums = ToSums { unsummed: to_unsummed, unchecked: to_unchecked };
+        (to_sums, Self { unsummed, unchecked, claims })
+    }
+
+    /// Works until every device has ended.
+    pub(super) fn run(self) {
         loop {
             select_biased! {
-                recv(self.reads) -> read => match read {
+                recv(self.unchecked) -> read => match read {
                     Ok(read) => self.compare(read),
                     Err(_) => break,
                 },
-                recv(self.writes) -> write => match write {
-                    Ok(ticket) => self.prepare(ticket),
+                recv(self.unsummed) -> write => match write {
+                    Ok(write) => write.prepare(&self.claims),
                     Err(_) => break,
                 },
             }
         }
         // One of the two is empty for good; what the other still has is done with.
-        while let Ok(ticket) = self.writes.recv() {
-            self.prepare(ticket);
-        }
-        // Tells the devices that no more writes come. They end, and then so do the reads.
-        self.devices.clear();
-        while let Ok(read) = self.reads.recv() {
-            self.compare(read);
-        }
-    }
-
-    /// Claims the slot of a write, makes its checksum, and hands both to the device.
-    fn prepare(&self, ticket: Ticket) {
-        let op = *ticket.op();
-        let claimed = catch_unwind(AssertUnwindSafe(|| {
-            let claim = claim_source(&self.memory, &self.geometry, &op)?;
-            let sum = self.kind.sum(&op.tenant, claim.bytes());
-            Ok((claim, sum))
-        }))
-        .unwrap_or(Err(Fault::Engine("the host memory panicked")));
-        match claimed {
-            Ok((claim, sum)) => {
-                let device = self.geometry.place(op.slot).device as usize;
-                self.devices[device].put(Work::Write { ticket, claim, sum });
-            }
-            Err(fault) => ticket.report(Err(fault)),
-        }
+        self.unchecked.iter().for_each(|read| self.compare(read));
+        self.unsummed.iter().for_each(|write| write.prepare(&self.claims));
     }
 
     /// Compares the checksum of a read, and reports it.
     fn compare(&self, read: Unchecked) {
-        let Unchecked { ticket, mut claim, written } = read;
-        let found = self.kind.sum(&ticket.op().tenant, claim.bytes_mut());
+        let Unchecked { mut claim, ticket, written } = read;
+        let found = self.claims.sum(&ticket.op().tenant, claim.bytes_mut());
         drop(claim);
         ticket.report(if found == written { Ok(found) } else { Err(Fault::Checksum { written, found }) });
     }
 }
 
-/// Claims the slot that a write is made from.
-pub(super) fn claim_source(
-    memory: &Arc<dyn StableMemory>,
-    geometry: &Geometry,
-    op: &crate::engine::Op,
-) -> Result<ReadClaim, Fault> {
-    let claim = ReadClaim::new(Arc::clone(memory), op.host)?;
-    check_length(claim.bytes(), geometry).map(|()| claim)
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-/// Claims the slot that a read is made into.
-pub(super) fn claim_target(
-    memory: &Arc<dyn StableMemory>,
-    geometry: &Geometry,
-    op: &crate::engine::Op,
-) -> Result<WriteClaim, Fault> {
-    let mut claim = WriteClaim::new(Arc::clone(memory), op.host)?;
-    check_length(claim.bytes_mut(), geometry).map(|()| claim)
-}
+    use kvo_core::{BlockHash, GroupIdx, JobId, OffloadKey, SlotId};
 
-fn check_length(bytes: &[u8], geometry: &Geometry) -> Result<(), Fault> {
-    if bytes.len() == geometry.chunk_bytes {
-        Ok(())
-    } else {
-        Err(Fault::Engine("a slot of the host memory is not one chunk long"))
+    use super::*;
+    use crate::{
+        engine::{Action, Event, Op, OpDone, uring::doorbell::Doorbell, uring::ticket::Reports},
+        slots::Tenant,
+    };
+
+    #[test]
+    fn a_write_whose_thread_is_gone_is_reported_and_its_device_hears_of_it() {
+        let (events, reported) = crossbeam_channel::unbounded();
+        let (sender, inbox) = crossbeam_channel::unbounded();
+        let device = Inbox::new(sender, Arc::new(Doorbell::new().unwrap()));
+        let tenant = Tenant { key: OffloadKey::new(BlockHash::from_u64(1), GroupIdx(0)), generation: 1 };
+        let op = Op { job: JobId(1), index: 0, host: SlotId(0), slot: 0, tenant, action: Action::Write };
+        let reports = Reports::new(events);
+        drop(Unsummed::new(Ticket::new(op, &reports), device));
+        let Ok(Event::Moved(OpDone { result: Err(Fault::Engine(_)), .. })) = reported.try_recv() else {
+            panic!("it is reported as failed")
+        };
+        assert_eq!((reports.num_open(), reported.len()), (0, 0), "and once");
+        assert!(matches!(inbox.try_recv(), Ok(Work::NotSummed)) && inbox.is_empty());
     }
 }

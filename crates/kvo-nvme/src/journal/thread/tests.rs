@@ -487,6 +487,30 @@ fn a_put_does_not_wait_for_a_disk_that_hangs() {
 }
 
 #[test]
+fn a_close_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let mut rig = Rig::new(true);
+    rig.journal.patience = Duration::from_millis(50);
+    let gate = rig.disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 1));
+    let error = rig.journal.close(&[1], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    drop(gate);
+}
+
+#[test]
+fn a_drop_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let mut rig = Rig::new(true);
+    rig.journal.patience = Duration::from_millis(50);
+    let gate = rig.disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 1));
+    let Rig { disk: _, journal, events, .. } = rig;
+    drop(journal);
+    drop(gate);
+    // It goes on by itself once it can.
+    assert!(matches!(events.recv_timeout(FOREVER), Ok(Event::Recorded { slot: 1, result: Ok(()), .. })));
+}
+
+#[test]
 fn broken_slots_are_recorded_without_an_event() {
     let mut rig = Rig::new(true);
     rig.journal.put(Entry { slot: 1, state: RecordState::Quarantined });
@@ -557,4 +581,19 @@ fn an_idle_journal_sleeps() {
     // Fifty times as long as it waits while there is something to write.
     thread::sleep(Duration::from_millis(500));
     assert_eq!(sleeps("idle-journal"), Some(before));
+}
+
+#[test]
+fn a_close_gives_a_disk_that_hangs_up_and_leaves_it_the_file() {
+    let mut rig = Rig::new(false);
+    rig.journal.patience = Duration::from_millis(50);
+    let disk = Arc::clone(&rig.disk);
+    let gate = disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 7));
+    let error = rig.journal.close(&[], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    let start = Instant::now();
+    drop(rig);
+    assert!(start.elapsed() < FOREVER, "a drop after it waits for nothing");
+    drop(gate);
 }
