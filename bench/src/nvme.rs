@@ -26,6 +26,7 @@ mod floor;
 mod host;
 mod huge_pages;
 mod keys;
+mod mixed;
 mod options;
 mod place;
 mod point;
@@ -47,6 +48,7 @@ pub use self::{
     host::{Checked, HostChunks},
     huge_pages::HugePages,
     keys::Keys,
+    mixed::{MixedKept, MixedResult, READ_DEPTH, STORE_JOBS, run_mixed},
     options::{NvmeBenchOptions, NvmePlan},
     place::{Place, subject_dir},
     point::{Bound, Point, cpu_points},

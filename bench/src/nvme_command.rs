@@ -5,13 +5,15 @@ use std::{
     path::Path,
 };
 
+use anyhow::Context;
 use clap::Args;
 use kvo_bench::{
     Interrupt, Report,
     micro::Preset,
     nvme::{
-        Fio, FioRun, Floor, HostChunks, HugePages, NvmeBenchOptions, NvmePlan, NvmeRunResults, Place, Point,
-        SlotFile, StoreKind, StoreRun, Subject, cpu_points, ratios, subject_dir,
+        Fio, FioRun, Floor, HostChunks, HugePages, MixedResult, NvmeBenchOptions, NvmePlan, NvmeRunResults,
+        Place, Point, READ_DEPTH, STORE_JOBS, SlotFile, StoreKind, StoreRun, Subject, Work, cpu_points,
+        ratios, run_mixed, subject_dir,
     },
 };
 
@@ -51,12 +53,16 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     let make = |dir: &Path, host: &HostChunks| subjects(dir, host, &plan, fio.is_ok());
     let num_subjects = 1 + usize::from(fio.is_ok()) + StoreKind::ALL.len();
     let cases = place.run(&plan, num_subjects, make, interrupt)?;
+    let mixed = run_mixed_loads(&place, &plan, interrupt)?;
     place.surroundings.end();
     let notes = notes(&plan, fio.as_ref().map(|(fio, _)| fio).map_err(String::as_str));
     drop(fio);
 
     let mut results = NvmeRunResults::new(&plan, place.surroundings.clone(), denominator, notes, cases);
     judge(&mut results);
+    for mixed in mixed {
+        results.add_mixed(mixed);
+    }
     print(&mut out, &results)?;
     let mismatches = results.mismatches;
     let complete = !interrupt.is_set();
@@ -67,6 +73,21 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
         return Ok(Outcome::Failed);
     }
     Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
+}
+
+/// Reads and stores at once, at some of the chunk sizes.
+fn run_mixed_loads(
+    place: &Place,
+    plan: &NvmePlan,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<MixedResult>> {
+    let works = plan.mixed_works().iter().take_while(|_| !interrupt.is_set());
+    let run = |work: &Work| {
+        let dir = place.below("mixed")?;
+        run_mixed(dir.path(), *work, interrupt)
+            .with_context(|| format!("reads and stores at once, chunks of {} bytes", work.chunk_bytes))
+    };
+    works.map(run).collect()
 }
 
 /// fio with the huge pages that it needs, or why there is none.
@@ -138,6 +159,21 @@ fn judge(results: &mut NvmeRunResults) {
 
 fn print(out: &mut impl Write, results: &NvmeRunResults) -> anyhow::Result<()> {
     writeln!(out, "{}", results.table())?;
+    writeln!(
+        out,
+        "reads of a chunk, {READ_DEPTH} under way, alone and while {STORE_JOBS} store jobs are always under way:\n{}",
+        results.mixed_table()
+    )?;
+    for (mixed, kept) in results.mixed.iter().filter_map(|mixed| Some((mixed, mixed.kept()?))) {
+        writeln!(
+            out,
+            "{} KiB: reads keep {:.2} of idle, p99 {:.2}, stores at {:.0} %",
+            mixed.chunk_bytes >> 10,
+            kept.reads.median,
+            kept.reads_p99.median,
+            100.0 * kept.stores.median
+        )?;
+    }
     if let Some(percent) = results.surroundings.huge_percent {
         writeln!(out, "host memory on huge pages: {percent:.1} % and more")?;
     }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use kvo_core::{
     BlockHash, GroupIdx, JobId, OffloadKey, RequestContext, RequestId, SecondaryTier, TierChunk,
     TierDirection, TierJob, TierLookup,
@@ -30,7 +30,7 @@ use crate::{
 use self::lane::{Lane, Lanes};
 pub use self::{
     ledger::Ledger,
-    samples::{SoakSample, resident_growth},
+    samples::{SoakSample, growth_problems, resident_growth},
 };
 
 /// The most chunks of a job.
@@ -44,9 +44,6 @@ const SAMPLES: u32 = 40;
 
 /// Of a hundred bytes, those that are loaded.
 const LOADED_PERCENT: u64 = 70;
-
-/// How long a step waits for something to end.
-const STEP: Duration = Duration::from_micros(200);
 
 /// A store that no disk is too slow for.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -75,7 +72,8 @@ pub struct SoakResult {
     pub ledger: Ledger,
     /// What the store counted.
     pub stats: kvo_nvme::StoreStats,
-    /// What is wrong; empty if nothing is.
+    /// What is wrong with the bytes and the counts; empty if nothing is. For memory, files and threads of the process,
+    /// see [`growth_problems`].
     pub problems: Vec<String>,
 }
 
@@ -122,8 +120,7 @@ pub fn run_soak(
     }
     soak.finish()?;
     let stats = soak.store.stats();
-    let mut problems = soak.ledger.problems(&stats, u64::from(options.chunk_bytes));
-    problems.extend(samples::problems(&samples));
+    let problems = soak.ledger.problems(&stats, u64::from(options.chunk_bytes));
     Ok(SoakResult { samples, ledger: soak.ledger, stats, problems })
 }
 
@@ -221,10 +218,9 @@ impl Soak {
         Ok(())
     }
 
-    /// Waits until something has ended, but not for long, and takes in what has.
+    /// Waits until something has ended, and takes in what has.
     fn wait(&mut self) -> anyhow::Result<()> {
-        // Nothing may have ended in this time, which is no error.
-        let _ = self.store.drain(STEP);
+        ensure!(self.store.wait(PATIENCE), "nothing has ended in {PATIENCE:?}");
         self.take_in()
     }
 
@@ -235,6 +231,8 @@ impl Soak {
             let lane = self.lanes.end(completion.job).with_context(|| {
                 format!("the store reported job {}, which was not under way", completion.job)
             })?;
+            // Its slots could not be used again until they are let go.
+            ensure!(completion.held.is_empty(), "job {} is late", completion.job);
             self.store.on_request_finished(lane.req);
             let checked = self
                 .ledger

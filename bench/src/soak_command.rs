@@ -11,7 +11,7 @@ use kvo_bench::{
     Interrupt, Report, new_table, number_cell,
     nvme::Place,
     progress_bar,
-    soak::{Ledger, SoakOptions, SoakResult, SoakSample, resident_growth, run_soak},
+    soak::{Ledger, SoakOptions, SoakResult, SoakSample, growth_problems, resident_growth, run_soak},
 };
 use kvo_policies::PolicyKind;
 use serde::Serialize;
@@ -83,10 +83,11 @@ pub(crate) fn run(args: &SoakArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     )?;
     let dir = place.below("store")?;
     let progress = progress_bar(duration.as_secs(), "seconds");
-    let result = run_soak(dir.path(), &options, interrupt, |sample| {
+    let mut result = run_soak(dir.path(), &options, interrupt, |sample| {
         progress.set_position(Duration::from_secs_f64(sample.seconds).as_secs());
     })?;
     progress.finish_and_clear();
+    result.problems.extend(growth_problems(&result.samples));
     print(&mut out, args, &result)?;
 
     let SoakResult { samples, ledger, problems, .. } = &result;

@@ -178,13 +178,12 @@ fn the_store_is_measured_beside_plain_io_and_every_byte_compared() {
     let more = ["--dir", files.path().to_str().unwrap()];
     let arguments = ["nvme", "--chunk-bytes", "4096,8192", "--round-mib", "1", "--rounds", "2", "--smoke"];
     let text = check(dir.path(), &[&arguments[..], &more].concat(), 0);
-    // Four subjects read 1 MiB in each of three rounds, at two sizes.
-    check_parts(
-        &text,
-        &["over floor", "SKIPPED fio: ", "24 MiB that were read compared byte by byte, 0 chunks differ"],
-    );
+    // Four subjects read 1 MiB in each of three rounds, at two sizes; then twice alone and under stores, at one.
+    let compared = "30 MiB that were read compared byte by byte, 0 chunks differ";
+    check_parts(&text, &["over floor", "SKIPPED fio: ", "4 KiB: reads keep ", " of idle, p99 ", compared]);
     let results = &read(dir.path(), "nvme-smoke.json")["results"];
-    assert_eq!((&results["verified_bytes"], &results["denominator"]), (&json!(24 << 20), &json!("floor")));
+    assert_eq!((&results["verified_bytes"], &results["denominator"]), (&json!(30 << 20), &json!("floor")));
+    assert_eq!(results["mixed"].as_array().unwrap().len(), 1);
     let cases = results["cases"].as_array().unwrap();
     let subjects: Vec<_> = cases.iter().map(|case| case["subject"].as_str().unwrap()).collect();
     assert_eq!(subjects, ["floor", "raw", "full", "pool"].repeat(4), "both ways at both sizes");

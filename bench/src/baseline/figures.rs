@@ -239,6 +239,14 @@ impl Figures for NvmeResults {
             let cpu = rounds(case.cpu_s_per_gb.clone(), Better::Less);
             figures.push(figure(format!("{name}, CPU time"), "s a GB", cpu));
         }
+        for mixed in &self.mixed {
+            for (name, rounds) in mixed.rounds() {
+                let (unit, better) =
+                    if name.ends_with("us") { ("us", Better::Less) } else { ("MB/s", Better::More) };
+                let name = format!("at once, {} KiB: {name}", mixed.chunk_bytes >> 10);
+                figures.push(figure(name, unit, Value::Rounds { rounds: rounds.to_vec(), better }));
+            }
+        }
         figures
     }
 }

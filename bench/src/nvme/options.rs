@@ -75,6 +75,18 @@ impl NvmeBenchOptions {
     }
 }
 
+impl NvmePlan {
+    /// The chunk sizes at which reads and stores run at once: all in a full run, else one.
+    pub fn mixed_works(&self) -> &[Work] {
+        const USUAL_BYTES: u32 = 1 << 20;
+        if self.preset == Preset::Full {
+            return &self.works;
+        }
+        let usual = self.works.iter().position(|work| work.chunk_bytes == USUAL_BYTES).unwrap_or_default();
+        self.works.get(usual..=usual).unwrap_or_default()
+    }
+}
+
 fn chunk_bytes(text: &str) -> Result<u32, String> {
     // What direct I/O wants of offsets and lengths.
     const ALIGN: u32 = 4096;
@@ -108,6 +120,8 @@ mod tests {
         assert_eq!(quick, plan(&["--quick"]));
         let sizes: Vec<_> = quick.works.iter().map(|work| (work.chunk_bytes, work.num_chunks)).collect();
         assert_eq!(sizes, [(512 << 10, 2048), (1 << 20, 1024), (2 << 20, 512)]);
+        assert_eq!(quick.mixed_works(), &quick.works[1..2]);
+        assert_eq!(plan(&["--full"]).mixed_works().len(), 3);
         let other = plan(&["--full", "--chunk-bytes", "4096,2097152", "--round-mib", "1", "--rounds", "3"]);
         assert_eq!(
             other.works,

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use serde::Serialize;
 
-use super::{NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work};
+use super::{Bound, MixedResult, NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work};
 use crate::{micro::Preset, new_table, number_cell};
 
 /// The results of `nvme`, and of the same beside other projects.
@@ -29,6 +29,8 @@ pub struct NvmeRunResults {
     pub cases: Vec<NvmeCaseResult>,
     /// Of the rounds of two subjects.
     pub ratios: Vec<Ratio>,
+    /// Reads and stores at once, by chunk size.
+    pub mixed: Vec<MixedResult>,
     /// What is asked of the figures.
     pub points: Vec<Point>,
 }
@@ -54,6 +56,7 @@ impl NvmeRunResults {
             mismatches: sum(|case| case.mismatches),
             cases,
             ratios: Vec::new(),
+            mixed: Vec::new(),
             points: Vec::new(),
         }
     }
@@ -82,6 +85,47 @@ impl NvmeRunResults {
                     case.device_percent().map_or_else(String::new, |percent| format!("{percent:.1}")),
                 ),
             ]);
+        }
+        table
+    }
+
+    /// Takes in reads and stores at once, and what is asked of them.
+    pub fn add_mixed(&mut self, mixed: MixedResult) {
+        self.verified_bytes += mixed.verified_bytes;
+        self.mismatches += mixed.mismatches;
+        if let Some(kept) = mixed.kept() {
+            let kib = mixed.chunk_bytes >> 10;
+            let point =
+                |what: &str, kept: Range, bound| Point::new(format!("{what}, {kib} KiB"), kept.median, bound);
+            self.points.extend([
+                point("reads under stores over reads alone", kept.reads, Bound::AtLeast(0.8)),
+                point("their p99 over that of reads alone", kept.reads_p99, Bound::AtMost(1.5)),
+                point("stores under reads over stores alone", kept.stores, Bound::AtLeast(0.05)),
+            ]);
+            self.mixed.push(mixed);
+        }
+    }
+
+    /// Reads and stores at once.
+    pub fn mixed_table(&self) -> Table {
+        let header = ["chunk KiB", "", "alone min/med/max", "both min/med/max", "kept min/med/max"];
+        let mut table = new_table(header);
+        for mixed in &self.mixed {
+            let Some(kept) = mixed.kept() else { continue };
+            let rows = [
+                ("reads, MB/s", &mixed.reads_alone_mb_per_s, &mixed.reads_mb_per_s, kept.reads),
+                ("reads, p99 us", &mixed.reads_alone_p99_us, &mixed.reads_p99_us, kept.reads_p99),
+                ("stores, MB/s", &mixed.stores_alone_mb_per_s, &mixed.stores_mb_per_s, kept.stores),
+            ];
+            for (what, alone, both, kept) in rows {
+                table.add_row([
+                    number_cell(mixed.chunk_bytes >> 10),
+                    what.into(),
+                    number_cell(shown(Range::of(alone), 0)),
+                    number_cell(shown(Range::of(both), 0)),
+                    number_cell(kept.shown(2)),
+                ]);
+            }
         }
         table
     }

@@ -6,7 +6,10 @@ use super::{
     parts::{Cell, table},
     plot::{Bar, BarSeries, Bars, Swatch, colour_of, figure, legend},
 };
-use crate::{NvmeBound, NvmeCase, NvmePoint, NvmeRatio, NvmeResults, Spread, Stored, nvme::Range};
+use crate::{
+    NvmeBound, NvmeCase, NvmePoint, NvmeRatio, NvmeResults, Spread, Stored,
+    nvme::{MixedResult, Range},
+};
 
 const SIZE: (u32, u32) = (540, 300);
 
@@ -45,6 +48,9 @@ pub(super) fn section(report: &Stored<NvmeResults>) -> anyhow::Result<Markup> {
         (table("every case", true, &HEADER, &results.cases.iter().filter_map(|case| row(results, case)).collect::<Vec<_>>()))
         @if !results.ratios.is_empty() {
             (table("ratios round by round", false, &RATIO_HEADER, &results.ratios.iter().map(ratio_row).collect::<Vec<_>>()))
+        }
+        @if !results.mixed.is_empty() {
+            (table("reads while stores run", true, &MIXED_HEADER, &results.mixed.iter().flat_map(mixed_rows).collect::<Vec<_>>()))
         }
         @if !results.points.is_empty() {
             (table("what is asked", true, &POINT_HEADER, &results.points.iter().map(point_row).collect::<Vec<_>>()))
@@ -160,6 +166,28 @@ fn ratio_row(ratio: &NvmeRatio) -> Vec<Cell> {
         Cell::text(ratio.over.as_str()),
         Cell::Number(ratio.rate.shown(2)),
         Cell::Number(ratio.cpu.map_or_else(String::new, |cpu| cpu.shown(2))),
+    ]
+}
+
+const MIXED_HEADER: [&str; 5] =
+    ["chunk KiB", "", "alone min/median/max", "both min/median/max", "kept min/median/max"];
+
+fn mixed_rows(mixed: &MixedResult) -> Vec<Vec<Cell>> {
+    let Some(kept) = mixed.kept() else { return Vec::new() };
+    let shown = |rounds: &[f64]| Range::of(rounds).map_or_else(String::new, |range| range.shown(0));
+    let row = |what: &str, alone: &[f64], both: &[f64], kept: Range| {
+        vec![
+            Cell::count((mixed.chunk_bytes >> 10).into()),
+            Cell::text(what),
+            Cell::Number(shown(alone)),
+            Cell::Number(shown(both)),
+            Cell::Number(kept.shown(2)),
+        ]
+    };
+    vec![
+        row("reads, MB/s", &mixed.reads_alone_mb_per_s, &mixed.reads_mb_per_s, kept.reads),
+        row("reads, p99 us", &mixed.reads_alone_p99_us, &mixed.reads_p99_us, kept.reads_p99),
+        row("stores, MB/s", &mixed.stores_alone_mb_per_s, &mixed.stores_mb_per_s, kept.stores),
     ]
 }
 

@@ -80,6 +80,9 @@ fn nvme() -> Value {
         "cases": [case("floor", "read"), case(HOSTILE, "read"), case(HOSTILE, HOSTILE)],
         "ratios": [{ "subject": HOSTILE, "over": HOSTILE, "direction": "read", "chunk_bytes": 4096, "rate": range,
                      "cpu": null }],
+        "mixed": [{ "chunk_bytes": 4096, "reads_alone_mb_per_s": [100.0], "reads_mb_per_s": [80.0],
+                    "reads_alone_p99_us": [10.0], "reads_p99_us": [12.0], "stores_alone_mb_per_s": [200.0],
+                    "stores_mb_per_s": [14.0], "verified_bytes": 1, "mismatches": 0 }],
         "points": [{ "what": HOSTILE, "value": 0.75, "bound": { "at-least": 0.5 }, "met": true },
                    { "what": "other", "value": 0.75, "bound": { "at-most": 0.5 }, "met": false }],
     })
@@ -129,6 +132,7 @@ fn every_report_has_its_section_with_plots_and_tables() {
         "3 blocks came back",
         "0.50/0.75/1.00</td>",
         "at most 0.5</td>",
+        "0.07/0.07/0.07</td>",
     ] {
         assert!(html.contains(part), "{part:?} is not in {html}");
     }

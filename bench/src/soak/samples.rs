@@ -70,8 +70,8 @@ pub fn resident_growth(samples: &[SoakSample]) -> Option<i64> {
     Some(median(fourth) - median(third))
 }
 
-/// What is not as it should be over time.
-pub(super) fn problems(samples: &[SoakSample]) -> Vec<String> {
+/// What grows that should not, or did not add up, over time: memory, files and threads are those of the process.
+pub fn growth_problems(samples: &[SoakSample]) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some(sample) = samples.iter().find(|sample| !sample.counts_add_up) {
         problems.push(format!("the slots did not add up after {:.1} s", sample.seconds));

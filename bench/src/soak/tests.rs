@@ -63,11 +63,11 @@ fn growth_is_that_of_the_second_half() {
     };
     let mut samples: Vec<_> = [1, 50, 90, 100, 100, 101, 100, 102].map(|mib| sample(mib << 20, true)).into();
     assert_eq!(resident_growth(&samples), Some(1 << 20), "warming up is no growth");
-    assert_eq!(samples::problems(&samples), Vec::<String>::new());
+    assert_eq!(growth_problems(&samples), Vec::<String>::new());
     samples[6..].iter_mut().for_each(|sample| sample.resident_bytes += 20 << 20);
     samples[7].open_files = Some(6);
     samples[2].counts_add_up = false;
-    let problems = samples::problems(&samples);
+    let problems = growth_problems(&samples);
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert_eq!(resident_growth(&samples[1..]), None);
 }

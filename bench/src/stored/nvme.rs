@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{StoredResults, check_amount, check_rounds};
-use crate::nvme::{Range, quotients};
+use crate::nvme::{MixedResult, Range, quotients};
 
 /// The store beside plain I/O, or beside other projects.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +26,8 @@ pub struct NvmeResults {
     pub cases: Vec<NvmeCase>,
     /// Of the rounds of two subjects.
     pub ratios: Vec<NvmeRatio>,
+    /// Reads and stores at once, by chunk size.
+    pub mixed: Vec<MixedResult>,
     /// What is asked of the figures.
     pub points: Vec<NvmePoint>,
 }
@@ -155,6 +157,15 @@ impl StoredResults for NvmeResults {
         for (at, ratio) in self.ratios.iter().enumerate() {
             for range in [Some(ratio.rate), ratio.cpu].into_iter().flatten() {
                 check_rounds(&format!("ratios[{at}]"), &[range.min, range.median, range.max])?;
+            }
+        }
+        for (at, mixed) in self.mixed.iter().enumerate() {
+            let rounds = mixed.rounds();
+            for (name, of_name) in rounds {
+                check_rounds(&format!("mixed[{at}].{name}"), of_name)?;
+                if of_name.len() != rounds[0].1.len() {
+                    return Err(format!("mixed[{at}].{name}: has not as many rounds as the others"));
+                }
             }
         }
         for (at, point) in self.points.iter().enumerate() {
