@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvo_core::{ManualClock, SecondaryTier};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionError, RegionOptions};
-use kvo_nvme::{FILE_NAME, NvmeOptions, NvmeStore, OpenError};
+use kvo_nvme::{FILE_NAME, INDEX_FILE_NAME, NvmeOptions, NvmeStore, OpenError};
 use kvo_policies::Lru;
 use kvo_tiering::{TieringConfigError, TieringManager, TieringOptions};
 use support::{Setup, memory_tier};
