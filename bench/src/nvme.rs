@@ -18,6 +18,7 @@
 //!
 //! CPU time is that of the process, user and system, of all its threads.
 
+mod at_rest;
 mod case;
 mod cost;
 mod file_system;
@@ -40,6 +41,7 @@ mod surroundings;
 
 pub(crate) use self::ratio::quotients;
 pub use self::{
+    at_rest::{AtRest, ManySlots, measure_at_rest},
     case::{NvmeCaseResult, Work, run_rounds},
     cost::{Cost, DeviceBytes, Meter, process_time},
     file_system::{bytes_on_disk, file_system_of, free_bytes},

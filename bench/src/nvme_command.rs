@@ -10,10 +10,11 @@ use clap::Args;
 use kvo_bench::{
     Interrupt, Report,
     micro::Preset,
+    new_table, number_cell,
     nvme::{
-        Fio, FioRun, Floor, HostChunks, HugePages, MixedResult, NvmeBenchOptions, NvmePlan, NvmeRunResults,
-        Place, Point, READ_DEPTH, STORE_JOBS, SlotFile, StoreKind, StoreRun, Subject, Work, cpu_points,
-        ratios, run_mixed, subject_dir,
+        AtRest, Fio, FioRun, Floor, HostChunks, HugePages, MixedResult, NvmeBenchOptions, NvmePlan,
+        NvmeRunResults, Place, Point, READ_DEPTH, STORE_JOBS, SlotFile, StoreKind, StoreRun, Subject, Work,
+        cpu_points, measure_at_rest, ratios, run_mixed, subject_dir,
     },
 };
 
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     let num_subjects = 1 + usize::from(fio.is_ok()) + StoreKind::ALL.len();
     let cases = place.run(&plan, num_subjects, make, interrupt)?;
     let mixed = run_mixed_loads(&place, &plan, interrupt)?;
+    let at_rest = look_at_rest(&place, &plan, interrupt)?;
     place.surroundings.end();
     let notes = notes(&plan, fio.as_ref().map(|(fio, _)| fio).map_err(String::as_str));
     drop(fio);
@@ -62,6 +64,13 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     judge(&mut results);
     for mixed in mixed {
         results.add_mixed(mixed);
+    }
+    if let Some(at_rest) = at_rest {
+        for what in &at_rest.skipped {
+            writeln!(out, "SKIPPED {what}")?;
+        }
+        results.points.extend(at_rest.points());
+        results.at_rest = Some(at_rest);
     }
     print(&mut out, &results)?;
     let mismatches = results.mismatches;
@@ -88,6 +97,14 @@ fn run_mixed_loads(
             .with_context(|| format!("reads and stores at once, chunks of {} bytes", work.chunk_bytes))
     };
     works.map(run).collect()
+}
+
+/// What a store costs beside its transfers; none once it is interrupted.
+fn look_at_rest(place: &Place, plan: &NvmePlan, interrupt: &Interrupt) -> anyhow::Result<Option<AtRest>> {
+    let Some(work) = plan.mixed_works().last().filter(|_| !interrupt.is_set()) else { return Ok(None) };
+    let host = HostChunks::new(work.num_chunks, work.chunk_bytes as usize, 0)?;
+    let dir = place.below("rest")?;
+    measure_at_rest(dir.path(), &host, plan.preset, interrupt).context("a store at rest").map(Some)
 }
 
 /// fio with the huge pages that it needs, or why there is none.
@@ -173,6 +190,13 @@ fn print(out: &mut impl Write, results: &NvmeRunResults) -> anyhow::Result<()> {
             kept.reads_p99.median,
             100.0 * kept.stores.median
         )?;
+    }
+    if let Some(at_rest) = &results.at_rest {
+        let mut table = new_table(["a store beside its transfers", ""]);
+        for (what, figure) in at_rest.figures() {
+            table.add_row([what.into(), number_cell(figure)]);
+        }
+        writeln!(out, "{table}")?;
     }
     if let Some(percent) = results.surroundings.huge_percent {
         writeln!(out, "host memory on huge pages: {percent:.1} % and more")?;

@@ -239,6 +239,18 @@ impl Figures for NvmeResults {
             let cpu = rounds(case.cpu_s_per_gb.clone(), Better::Less);
             figures.push(figure(format!("{name}, CPU time"), "s a GB", cpu));
         }
+        if let Some(at_rest) = &self.at_rest {
+            let copied = Value::exact(&at_rest.copied_bytes, "any");
+            figures.push(figure("bytes of chunks copied".to_owned(), "bytes", copied));
+            let idle = Value::Once(at_rest.idle_cpu_percent);
+            figures.push(figure("CPU while idle".to_owned(), "% of a core", idle));
+            if let Some(many) = &at_rest.many {
+                let name = |what: &str| format!("{} slots, {what}", many.slots);
+                figures.push(figure(name("opened"), "s", Value::Once(many.open_seconds)));
+                let rounds = Value::Rounds { rounds: many.hit_ns.clone(), better: Better::Less };
+                figures.push(figure(name("a lookup that hits"), "ns", rounds));
+            }
+        }
         for mixed in &self.mixed {
             for (name, rounds) in mixed.rounds() {
                 let (unit, better) =

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use serde::Serialize;
 
-use super::{Bound, MixedResult, NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work};
+use super::{AtRest, Bound, MixedResult, NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work};
 use crate::{micro::Preset, new_table, number_cell};
 
 /// The results of `nvme`, and of the same beside other projects.
@@ -31,6 +31,8 @@ pub struct NvmeRunResults {
     pub ratios: Vec<Ratio>,
     /// Reads and stores at once, by chunk size.
     pub mixed: Vec<MixedResult>,
+    /// A store beside its transfers.
+    pub at_rest: Option<AtRest>,
     /// What is asked of the figures.
     pub points: Vec<Point>,
 }
@@ -57,6 +59,7 @@ impl NvmeRunResults {
             cases,
             ratios: Vec::new(),
             mixed: Vec::new(),
+            at_rest: None,
             points: Vec::new(),
         }
     }

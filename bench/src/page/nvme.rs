@@ -52,6 +52,10 @@ pub(super) fn section(report: &Stored<NvmeResults>) -> anyhow::Result<Markup> {
         @if !results.mixed.is_empty() {
             (table("reads while stores run", true, &MIXED_HEADER, &results.mixed.iter().flat_map(mixed_rows).collect::<Vec<_>>()))
         }
+        @if let Some(at_rest) = &results.at_rest {
+            (table("a store beside its transfers", true, &["", ""], &at_rest.figures().into_iter().map(rest_row).collect::<Vec<_>>()))
+            @for what in &at_rest.skipped { p class="note" { "Not measured: " (what) "." } }
+        }
         @if !results.points.is_empty() {
             (table("what is asked", true, &POINT_HEADER, &results.points.iter().map(point_row).collect::<Vec<_>>()))
         }
@@ -189,6 +193,10 @@ fn mixed_rows(mixed: &MixedResult) -> Vec<Vec<Cell>> {
         row("reads, p99 us", &mixed.reads_alone_p99_us, &mixed.reads_p99_us, kept.reads_p99),
         row("stores, MB/s", &mixed.stores_alone_mb_per_s, &mixed.stores_mb_per_s, kept.stores),
     ]
+}
+
+fn rest_row((what, figure): (String, String)) -> Vec<Cell> {
+    vec![Cell::text(what), Cell::Number(figure)]
 }
 
 const POINT_HEADER: [&str; 4] = ["what", "is", "is to be", ""];

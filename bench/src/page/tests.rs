@@ -83,6 +83,10 @@ fn nvme() -> Value {
         "mixed": [{ "chunk_bytes": 4096, "reads_alone_mb_per_s": [100.0], "reads_mb_per_s": [80.0],
                     "reads_alone_p99_us": [10.0], "reads_p99_us": [12.0], "stores_alone_mb_per_s": [200.0],
                     "stores_mb_per_s": [14.0], "verified_bytes": 1, "mismatches": 0 }],
+        "at_rest": { "idle_cpu_percent": 0.25, "open_files": 4, "capacity_bytes": 1, "file_bytes": 1, "grown_bytes": 0,
+                     "disk_bytes": 1, "write_amplification": null, "copied_bytes": 0, "skipped": [HOSTILE],
+                     "many": { "slots": 1000, "chunks": 999, "make_seconds": 0.5, "open_seconds": 0.25, "hit_ns": [99.0],
+                               "miss_ns": [] } },
         "points": [{ "what": HOSTILE, "value": 0.75, "bound": { "at-least": 0.5 }, "met": true },
                    { "what": "other", "value": 0.75, "bound": { "at-most": 0.5 }, "met": false }],
     })
@@ -133,6 +137,7 @@ fn every_report_has_its_section_with_plots_and_tables() {
         "0.50/0.75/1.00</td>",
         "at most 0.5</td>",
         "0.07/0.07/0.07</td>",
+        "99/99/99 ns</td>",
     ] {
         assert!(html.contains(part), "{part:?} is not in {html}");
     }

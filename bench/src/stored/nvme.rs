@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{StoredResults, check_amount, check_rounds};
-use crate::nvme::{MixedResult, Range, quotients};
+use crate::nvme::{AtRest, MixedResult, Range, quotients};
 
 /// The store beside plain I/O, or beside other projects.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +28,8 @@ pub struct NvmeResults {
     pub ratios: Vec<NvmeRatio>,
     /// Reads and stores at once, by chunk size.
     pub mixed: Vec<MixedResult>,
+    /// A store beside its transfers.
+    pub at_rest: Option<AtRest>,
     /// What is asked of the figures.
     pub points: Vec<NvmePoint>,
 }
@@ -166,6 +168,13 @@ impl StoredResults for NvmeResults {
                 if of_name.len() != rounds[0].1.len() {
                     return Err(format!("mixed[{at}].{name}: has not as many rounds as the others"));
                 }
+            }
+        }
+        if let Some(many) = self.at_rest.as_ref().and_then(|at_rest| at_rest.many.as_ref()) {
+            for amount in
+                many.hit_ns.iter().chain(&many.miss_ns).chain([&many.make_seconds, &many.open_seconds])
+            {
+                check_amount("at_rest.many", *amount)?;
             }
         }
         for (at, point) in self.points.iter().enumerate() {
