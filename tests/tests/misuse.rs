@@ -82,7 +82,8 @@ fn two_stores_do_not_share_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let options = NvmeOptions::new(dir.path(), 4, setup.chunk_bytes() as u64);
     let first = NvmeStore::open(options.clone(), setup.region()).unwrap();
-    check_open(options.clone(), &[first.path().to_str().unwrap(), "in use"]);
+    let index = dir.path().join(INDEX_FILE_NAME);
+    check_open(options.clone(), &[index.to_str().unwrap(), "in use"]);
     drop(first);
     NvmeStore::open(options, setup.region()).expect("the first one is gone");
 }
