@@ -149,14 +149,13 @@ impl Book {
         for OffloadEvent { kind, keys, .. } in events {
             assert!(!keys.is_empty(), "an event of nothing");
             for n in keys.iter().map(number) {
-                match kind {
-                    EventKind::Stored => assert!(self.resident.insert(n), "chunk {n} was stored twice"),
-                    _ => {
-                        assert!(self.resident.remove(&n), "chunk {n} was removed twice");
-                        self.num_removed += 1;
-                        self.removed.insert(n, self.num_removed);
-                    }
+                if kind == EventKind::Stored {
+                    assert!(self.resident.insert(n), "chunk {n} was stored twice");
+                    continue;
                 }
+                assert!(self.resident.remove(&n), "chunk {n} was removed twice");
+                self.num_removed += 1;
+                self.removed.insert(n, self.num_removed);
             }
         }
     }

@@ -211,6 +211,7 @@ impl Sim {
         if self.options.durable || end != End::PowerLost {
             self.check_payloads(&expected);
         }
+        self.check_quarantined();
         self.pardon();
         self.lives.ends[end as usize] += 1;
         self.lives.chunks_recovered += are_there.len() as u64;
@@ -247,6 +248,15 @@ impl Sim {
             let is_whole = self.is_whole(&disk, &transfers, *slot, tenant);
             let n = number(&tenant.key);
             assert!(is_whole || disk.tainted.contains(slot), "chunk {n} in slot {slot} has changed");
+        }
+    }
+
+    /// Slots that failed are used no more.
+    fn check_quarantined(&self) {
+        let disk = lock(&self.disk);
+        for (slot, state) in self.store.slot_states() {
+            let has_failed = record_on(&disk, slot) == Some(RecordState::Quarantined);
+            assert_eq!(has_failed, state == SlotState::Quarantined, "slot {slot} is {state:?}");
         }
     }
 
