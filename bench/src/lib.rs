@@ -16,6 +16,7 @@
 //!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
 //! - [`nvme`] times the NVMe store beside fio and plain I/O.
+//! - [`soak`] keeps that store busy for minutes.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
 //! # Example
@@ -59,6 +60,7 @@ mod policy_tier;
 mod progress;
 mod report;
 mod sample;
+pub mod soak;
 mod spread;
 mod stored;
 mod stranded;

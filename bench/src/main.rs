@@ -10,6 +10,7 @@ mod micro_command;
 mod nvme_command;
 mod policies;
 mod replay;
+mod soak_command;
 
 use std::{io, process::ExitCode};
 
@@ -40,6 +41,7 @@ enum Command {
     Policies(policies::PoliciesArgs),
     Micro(micro_command::MicroArgs),
     Nvme(nvme_command::NvmeArgs),
+    SoakNvme(soak_command::SoakArgs),
     All(all::AllArgs),
     /// Only writes the page of `--report`, of the results that there are
     Report,
@@ -91,6 +93,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Policies(args) => policies::run(args, &interrupt),
         Command::Micro(args) => micro_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
+        Command::SoakNvme(args) => soak_command::run(args, &interrupt),
         Command::All(args) => all::run(args, &cli.after, &interrupt),
         Command::Report => Ok(Outcome::Passed),
     }?;
@@ -114,6 +117,7 @@ impl Command {
             Self::Policies(args) => args.report_name(),
             Self::Micro(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
+            Self::SoakNvme(_) => "soak-nvme",
             Self::All(_) => "all",
             Self::Report => "report",
         }

@@ -24,6 +24,7 @@ mod options;
 mod suite;
 mod untimed;
 
+pub(crate) use self::keys::mix;
 pub use self::{
     clock::{Sweep, ThreadTime},
     error::MicroError,

@@ -201,3 +201,20 @@ fn the_store_is_measured_beside_plain_io_and_every_byte_compared() {
         check_parts(&check(dir.path(), &["nvme", "--smoke", flag, value], 2), &[flag, value]);
     }
 }
+
+#[test]
+fn a_soak_of_a_moment_compares_what_it_loads_and_leaves_nothing_behind() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let arguments = ["soak-nvme", "--minutes", "0.01", "--chunk-bytes", "16384", "--capacity-chunks", "100"];
+    let more = ["--policy", "arc", "--dir", files.path().to_str().unwrap()];
+    let text = check(dir.path(), &[&arguments[..], &more].concat(), 0);
+    check_parts(&text, &["compared byte by byte, 0 chunks differ", "in the second half", "seed 1"]);
+    let results = &read(dir.path(), "soak-nvme.json")["results"];
+    assert!(results["compared_bytes"].as_u64().unwrap() > 0 && results["problems"] == json!([]), "{results}");
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0);
+    for (flag, value) in
+        [("--minutes", "0"), ("--dir", "no/such"), ("--capacity-chunks", "1"), ("--policy", "best")]
+    {
+        check_parts(&check(dir.path(), &["soak-nvme", flag, value], 2), &[flag, value]);
+    }
+}

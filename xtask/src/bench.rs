@@ -29,6 +29,11 @@ pub(crate) fn command(arguments: impl IntoIterator<Item = OsString>) -> Command 
     command
 }
 
+/// `cargo xtask soak nvme`: the store under churn for minutes.
+pub(crate) fn soak(arguments: Vec<OsString>) -> ExitCode {
+    become_command(command(["soak-nvme".into()].into_iter().chain(arguments)))
+}
+
 /// Replay is what is meant where no command is named: `cargo xtask bench --smoke`.
 fn completed(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let names_command = arguments.first().is_some_and(|first| {

@@ -36,6 +36,9 @@ const LARGE_CHECK: [&str; 7] = [
     "--rounds=2",
 ];
 
+/// What is built besides the default: the program `kvo-store`. The benches build without it.
+const FEATURES: &str = "--features=kvo-nvme/cli";
+
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -54,17 +57,19 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 12] = [
+    let steps: [(&str, Step); 13] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
         ("docs", docs),
-        ("tests", || run_command(cargo(["test", "--workspace", "--locked"]))),
+        ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked"]))),
+        ("interleavings", interleavings),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),
         ("policies, default", || run_bench(&DEFAULT_CHECK)),
         ("benches, smoke", || run_bench(&["all", "--smoke", "--report"])),
         ("benches, again", again),
+        ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),
     ];
@@ -88,12 +93,28 @@ fn timed(name: &'static str, step: Step) -> Done {
 }
 
 fn lints() -> Outcome {
-    run_command(cargo(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    run_command(cargo([
+        "clippy",
+        "--workspace",
+        FEATURES,
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 fn docs() -> Outcome {
-    let mut command = cargo(["doc", "--workspace", "--no-deps", "--locked"]);
+    let mut command = cargo(["doc", "--workspace", FEATURES, "--no-deps", "--locked"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
+    run_command(command)
+}
+
+/// Every order in which the atomics of a handshake can meet, by loom.
+fn interleavings() -> Outcome {
+    let mut command = cargo(["test", "--package", "kvo-nvme", "--lib", "--locked", "--target-dir"]);
+    command.arg(workspace().join("target/loom")).arg("interleavings").env("RUSTFLAGS", "--cfg kvo_loom");
     run_command(command)
 }
 

@@ -13,7 +13,11 @@ cargo xtask TASK
                      `cargo xtask bench help` lists the commands, `... replay --help` a command's flags.
                      `--baseline FILE` compares with the JSON of an earlier run, and fails if it was faster.
                      `--report` writes one HTML page of all results; `cargo xtask bench report` does only that.
-                     `cargo xtask bench compare` runs micro beside kvbm-logical, which it fetches.
+                     `cargo xtask bench compare` runs micro beside kvbm-logical, `cargo xtask bench compare nvme` the
+                     store beside foyer and a file per chunk; it fetches them.
+  soak nvme [--minutes M] [MORE]
+                     Keeps a full store busy, by default for ten minutes; fails on a wrong byte, on counts that do not
+                     agree, and on growth.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
   ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, counts.
@@ -32,6 +36,7 @@ pub(crate) enum Task {
     Ci,
     Conformance(OsString),
     Counts(Mode),
+    SoakNvme(Vec<OsString>),
     Tidy,
 }
 
@@ -47,6 +52,10 @@ impl Task {
             Some("ci") => none(&name, &rest).map(|()| Self::Ci),
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
+            Some("soak") => match rest.split_first() {
+                Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
+                _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
+            },
             Some("conformance") => match (rest.pop(), rest.is_empty()) {
                 (Some(dir), true) => Ok(Self::Conformance(dir)),
                 _ => Err("conformance takes one argument, the directory of the scenario files".to_owned()),
@@ -90,6 +99,9 @@ mod tests {
         assert_eq!(parse(&["counts"]), Ok(Task::Counts(Mode::Show)));
         assert_eq!(parse(&["counts", "--check"]), Ok(Task::Counts(Mode::Check)));
         assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
+        assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
+        let minutes = vec!["--minutes".into(), "1".into()];
+        assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
         assert_eq!(parse(&["bench"]), Ok(Task::Bench(vec![])));
         assert_eq!(parse(&["bench", "replay", "-h"]), Ok(Task::Bench(vec!["replay".into(), "-h".into()])));
     }
@@ -107,6 +119,8 @@ mod tests {
         check_misuse(&["tidy", "now"], "tidy takes no arguments, but got \"now\"");
         check_misuse(&["counts", "--checked"], "counts takes --check or --bless, but got \"--checked\"");
         check_misuse(&["counts", "--check", "--bless"], "counts takes --check or --bless");
+        check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
+        check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");
         check_misuse(&["conformance", "a", "b"], "conformance takes one argument");
     }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
+        Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),
     }
 }

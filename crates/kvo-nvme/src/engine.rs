@@ -58,7 +58,6 @@ pub(crate) struct Stuck(pub(crate) usize);
 pub(crate) enum Event {
     /// A chunk has been moved, or not.
     Moved(OpDone),
-    #[cfg_attr(not(test), expect(dead_code, reason = "a journal sends it, with the next changes"))]
     /// A record is on stable storage, or could not be written.
     Recorded {
         slot: u32,
@@ -66,6 +65,8 @@ pub(crate) enum Event {
         generation: u64,
         result: io::Result<()>,
     },
+    /// Nothing is recorded any more, and nothing can be called durable: a sync has failed.
+    JournalLost(io::Error),
 }
 
 /// One chunk to be moved.

@@ -105,6 +105,12 @@ pub enum OpenError {
         /// What it would have to say.
         wanted: String,
     },
+    /// A store was to be made where it is already.
+    #[error("{path:?} is the index of this store already")]
+    Exists {
+        /// The index.
+        path: PathBuf,
+    },
     /// A file of the store is damaged.
     #[error("{path:?} is damaged: {damage}")]
     Damaged {

@@ -23,6 +23,18 @@ impl ChunkFile for File {
     }
 }
 
+/// A file whose bytes can be seen to the device.
+pub(crate) trait StableFile: ChunkFile {
+    /// Returns once the bytes that were written, and what it takes to find them, are on stable storage.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl StableFile for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
 /// Fills `bytes` from `offset`.
 ///
 /// Short reads and interruptions go on where they stopped, as often as [`Progress`] bears them. The file's end before

@@ -13,6 +13,7 @@
 
 mod aligned;
 mod create;
+mod inspect;
 mod judge;
 mod locked;
 mod reopen;
@@ -25,6 +26,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use self::inspect::{ChunkDamage, ChunkInfo, Contents, Inspection, StoreInfo, create_store};
 use self::{
     create::create,
     judge::{Verdict, judge},

@@ -9,10 +9,11 @@ mod superblock;
 
 use std::fmt;
 
+pub use self::superblock::StoreState;
 pub(crate) use self::{
     header::DataHeader,
     record::{Record, RecordState},
-    superblock::{StoreState, Superblock, newest, number_of},
+    superblock::{Superblock, newest, number_of},
 };
 
 /// The version of the format that this code writes and reads.

@@ -239,7 +239,6 @@ impl Health {
 
     /// Whether a sync has failed since the store was opened. Nothing that was written in this opening can be called
     /// durable then, and the index not clean.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the journal tells it with the next changes"))]
     pub(crate) fn durability_lost(&self) -> bool {
         self.durability_lost
     }

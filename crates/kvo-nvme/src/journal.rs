@@ -1,6 +1,11 @@
 //! What the index file is told: records of slots, and at the end the eviction order.
 
+mod thread;
+mod writer;
+
 use std::io;
+
+pub(crate) use self::thread::FileJournal;
 
 use crate::format::RecordState;
 
@@ -62,9 +67,11 @@ pub struct RecoveryReport {
     pub quarantined: u32,
 }
 
-/// Keeps nothing.
+/// Keeps nothing: for tests of what has nothing to do with it.
+#[cfg(test)]
 pub(crate) struct NoJournal;
 
+#[cfg(test)]
 impl Journal for NoJournal {
     fn put(&mut self, _: Entry) {}
 

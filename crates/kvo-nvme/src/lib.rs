@@ -57,6 +57,7 @@
 //!
 //! # Features
 //!
+//! - `cli`: the program `kvo-store`, which makes stores, looks into them, checks and mends them.
 //! - `testing`: `ChecksumKind::Off`, to measure what checksums cost.
 //!
 //! # Sources
@@ -72,6 +73,8 @@ mod options;
 mod stats;
 mod store;
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
+mod admission;
 mod catalog;
 mod slots;
 
@@ -79,7 +82,6 @@ mod checksum;
 mod direct;
 mod engine;
 mod file;
-#[expect(dead_code, reason = "the journal is to own the index file")]
 mod files;
 #[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
@@ -88,6 +90,7 @@ mod journal;
 mod progress;
 #[cfg_attr(not(test), expect(dead_code, reason = "the simulation will use all of it"))]
 mod recovery;
+mod sync;
 mod worker;
 
 #[cfg(test)]
@@ -98,8 +101,10 @@ mod tests;
 pub use crate::{
     engine::EngineInfo,
     error::{ChunkError, CloseError, FileDamage, OpenError},
-    files::{FILE_NAME, INDEX_FILE_NAME},
-    format::{Damage, StoreId},
+    files::{
+        ChunkDamage, ChunkInfo, Contents, FILE_NAME, INDEX_FILE_NAME, Inspection, StoreInfo, create_store,
+    },
+    format::{Damage, StoreId, StoreState},
     journal::RecoveryReport,
     options::{
         Admission, AdmissionRule, BreakerOptions, ChecksumKind, EngineKind, IfNoRoom, IfOther, NvmeOptions,

@@ -129,12 +129,15 @@ pub enum EngineKind {
 
 /// Which chunks are let in. A chunk that is not counts as failed for its job, and in
 /// [`chunks_unadmitted`](crate::StoreStats::chunks_unadmitted).
+///
+/// A tail without its head is of no use. So of a job nothing is let in behind the first chunk that is not; nor of later
+/// jobs of its request, until the chunks that it was refused are in the store or it offers them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Which of those offered.
     pub rule: AdmissionRule,
-    /// Bytes that may be written in any 24 hours, to spare a device; none is without end. The budget fills up evenly,
-    /// and holds an hour's worth.
+    /// Bytes that may be written a day, to spare a device; none is without end. The budget begins empty, fills up evenly,
+    /// and holds an hour's worth, but at least one chunk: by so much at most any 24 hours can exceed it.
     pub bytes_per_day_max: Option<u64>,
     /// Whether to let nothing in while reads wait that could not be started at once.
     pub skip_while_reads_wait: bool,
@@ -147,7 +150,8 @@ pub enum AdmissionRule {
     /// All.
     #[default]
     Always,
-    /// Those that are offered by a second request, as far as `keys_max` keys are remembered.
+    /// Those that are offered by a second request, as far as `keys_max` keys are remembered. A chunk that was refused for
+    /// another reason was offered all the same.
     SecondOffer {
         /// Keys that are remembered, the latest.
         keys_max: u32,

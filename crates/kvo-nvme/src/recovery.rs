@@ -5,6 +5,7 @@
 use std::{cmp::Reverse, hash::BuildHasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table::Entry as Place};
+use kvo_core::reserve_table;
 
 use crate::{
     RecoveryReport,
@@ -27,7 +28,7 @@ pub(crate) struct Recovery<'a> {
     next_slot: u32,
     chunks: Vec<(u32, Record)>,
     /// Places in `chunks`, found by the key there.
-    by_key: HashTable<usize>,
+    by_key: HashTable<u32>,
     hasher: DefaultHashBuilder,
     quarantined: Vec<u32>,
     report: RecoveryReport,
@@ -38,11 +39,14 @@ impl<'a> Recovery<'a> {
     /// length of the file first.
     pub(crate) fn new(superblock: &'a Superblock) -> Self {
         let clean = superblock.state == StoreState::Clean;
+        // Tables that grow are moved again and again. Without memory for all of it, they do.
+        let mut by_key = HashTable::new();
+        let _ = by_key.try_reserve(superblock.num_slots as usize, |_| 0);
         Self {
             superblock,
             next_slot: 0,
-            chunks: Vec::new(),
-            by_key: HashTable::new(),
+            chunks: reserve_table(superblock.num_slots as usize).unwrap_or_default(),
+            by_key,
             hasher: DefaultHashBuilder::default(),
             quarantined: Vec::new(),
             report: RecoveryReport { clean, ..RecoveryReport::default() },
@@ -82,22 +86,19 @@ impl<'a> Recovery<'a> {
             return;
         }
         let Self { chunks, by_key, hasher, .. } = self;
-        let hash = |chunks: &[(u32, Record)], at: usize| hasher.hash_one(chunks[at].1.key);
-        let found = by_key.entry(
-            hasher.hash_one(record.key),
-            |&at| chunks[at].1.key == record.key,
-            |&at| hash(chunks, at),
-        );
+        let key = |at: u32| &chunks[at as usize].1.key;
+        let hash = hasher.hash_one(record.key);
+        let found = by_key.entry(hash, |&at| *key(at) == record.key, |&at| hasher.hash_one(key(at)));
         match found {
             Place::Occupied(found) => {
-                let known = &mut chunks[*found.get()];
+                let known = &mut chunks[*found.get() as usize];
                 if record.generation > known.1.generation {
                     *known = (slot, record);
                 }
                 self.report.superseded_records += 1;
             }
             Place::Vacant(vacant) => {
-                vacant.insert(chunks.len());
+                vacant.insert(count(chunks.len()));
                 chunks.push((slot, record));
             }
         }
@@ -123,15 +124,18 @@ impl<'a> Recovery<'a> {
             ranks[slot as usize] = rank;
         }
         let ages = run_ages(&self.chunks);
-        let mut places: Vec<_> = (self.chunks.iter().enumerate())
-            .map(|(at, (slot, record))| {
-                let rank = ranks.get(*slot as usize).copied().unwrap_or(0);
-                (rank, ages[&run_of(record)], tail_first(record), at)
-            })
-            .collect();
+        let mut places = reserve_table(self.chunks.len()).unwrap_or_default();
+        places.extend((0_u32..).zip(&self.chunks).map(|(at, (slot, record))| {
+            let rank = ranks.get(*slot as usize).copied().unwrap_or(0);
+            (rank, ages[&run_of(record)], tail_first(record), at)
+        }));
         places.sort_unstable();
-        let entry = |(slot, record)| Entry { slot, state: RecordState::Chunk(record) };
-        places.into_iter().map(|(.., at)| entry(self.chunks[at])).collect()
+        let mut sorted = reserve_table(places.len()).unwrap_or_default();
+        sorted.extend(places.into_iter().map(|(.., at)| {
+            let (slot, record) = self.chunks[at as usize];
+            Entry { slot, state: RecordState::Chunk(record) }
+        }));
+        sorted
     }
 }
 

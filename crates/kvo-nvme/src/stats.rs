@@ -98,6 +98,9 @@ pub struct StoreStats {
     pub late: u64,
     /// Those of them that the device has ended with since.
     pub late_ended: u64,
+    /// Whether a sync has failed, or the journal, since the store was opened: what is written cannot be called durable
+    /// any more, and a durable store takes no more writes.
+    pub durability_lost: bool,
     /// Records that were given to the index.
     pub records: u64,
     /// Records that could not be written, or not be made safe.

@@ -33,11 +33,11 @@ use crate::{
     catalog::{Catalog, EventLog},
     direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
-    file::ChunkFile,
+    file::{ChunkFile, StableFile},
     files,
     format::RECORD_BYTES,
     health::{Health, HealthState, Pass},
-    journal::{Journal, Recovered},
+    journal::{FileJournal, Journal, Recovered},
     options::Geometry,
     worker::Worker,
 };
@@ -235,17 +235,20 @@ impl NvmeStore {
                 return Err(error);
             }
         };
+        let stable = data.iter().map(|(file, _)| Arc::clone(file) as Arc<dyn StableFile>).collect();
+        let superblock = files.index.superblock.clone();
+        let journal = FileJournal::start(files.index, stable, &options, sender)?;
         let started = Instant::now();
         let parts = Parts {
             worker,
             engine,
             info,
-            journal: Box::new(crate::journal::NoJournal),
+            journal: Box::new(journal),
             events,
             clock: Box::new(move || started.elapsed()),
             recovered: files.recovered,
-            epoch: files.index.superblock.epoch,
-            written_before: files.index.superblock.written_bytes,
+            epoch: superblock.epoch,
+            written_before: superblock.written_bytes,
             copied_bytes,
             copy_on_write: files.copy_on_write,
             files: handles,
@@ -386,6 +389,7 @@ impl NvmeStore {
             breaker_opened: self.health.counts().opened,
             read_only: self.health.counts().read_only,
             probes: self.health.counts().probes,
+            durability_lost: self.health.durability_lost(),
             jobs_inflight: self.jobs.len(),
             chunks_inflight: self.inflight_chunks,
             ..self.stats
@@ -547,6 +551,11 @@ impl NvmeStore {
             let counts = self.counts();
             assert_eq!((counts.writing, counts.pinned, counts.retiring), (0, 0, 0), "{counts:?}");
         }
+    }
+
+    /// The data files, with their locks.
+    pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
+        self.files.clone()
     }
 
     /// What each slot holds.

@@ -8,6 +8,7 @@ mod model;
 mod open;
 mod order;
 mod records;
+mod restart;
 mod threads;
 
 use std::{

@@ -52,7 +52,7 @@ impl Found {
     }
 
     /// The two superblocks, if there is an index.
-    fn superblocks(&self) -> Option<[Result<Superblock, Damage>; 2]> {
+    pub(crate) fn superblocks(&self) -> Option<[Result<Superblock, Damage>; 2]> {
         let index = self.index.as_ref()?;
         Some([0, 1].map(|block| read_superblock(&index.file, block)))
     }
@@ -203,17 +203,28 @@ fn check_data(
     geometry: &Geometry,
 ) -> Result<(), OpenError> {
     for ((device, file), dir) in (0..).zip(&found.data).zip(&options.dirs) {
-        let Some(file) = file else {
-            return Err(OpenError::Damaged { path: data_path(dir), damage: FileDamage::Missing });
-        };
-        let bytes = geometry.file_bytes(device);
-        if file.len()? < BLOCK_BYTES as u64 {
-            check_length(file, bytes)?;
-        }
-        check_header(file, &header_of(superblock, geometry, device))?;
-        check_length(file, bytes)?;
+        check_data_file(file.as_ref(), dir, superblock, geometry, device)?;
     }
     Ok(())
+}
+
+/// Checks that the data file in `dir` is that of `device`, and whole.
+pub(crate) fn check_data_file(
+    file: Option<&LockedFile>,
+    dir: &Path,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    device: u32,
+) -> Result<(), OpenError> {
+    let Some(file) = file else {
+        return Err(OpenError::Damaged { path: data_path(dir), damage: FileDamage::Missing });
+    };
+    let bytes = geometry.file_bytes(device);
+    if file.len()? < BLOCK_BYTES as u64 {
+        check_length(file, bytes)?;
+    }
+    check_header(file, &header_of(superblock, geometry, device))?;
+    check_length(file, bytes)
 }
 
 /// The header of the data file of `device`.
@@ -254,7 +265,7 @@ fn check_header(file: &LockedFile, wanted: &DataHeader) -> Result<(), OpenError>
     Ok(())
 }
 
-fn check_length(file: &LockedFile, made_bytes: u64) -> Result<(), OpenError> {
+pub(crate) fn check_length(file: &LockedFile, made_bytes: u64) -> Result<(), OpenError> {
     let found_bytes = file.len()?;
     if found_bytes == made_bytes {
         return Ok(());
@@ -263,7 +274,12 @@ fn check_length(file: &LockedFile, made_bytes: u64) -> Result<(), OpenError> {
     Err(OpenError::Damaged { path: file.path.clone(), damage })
 }
 
-fn other(path: &Path, field: &'static str, found: impl Display, wanted: impl Display) -> OpenError {
+pub(crate) fn other(
+    path: &Path,
+    field: &'static str,
+    found: impl Display,
+    wanted: impl Display,
+) -> OpenError {
     OpenError::Other { path: path.to_path_buf(), field, found: found.to_string(), wanted: wanted.to_string() }
 }
 

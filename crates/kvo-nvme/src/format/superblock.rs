@@ -36,7 +36,7 @@ pub(crate) struct Superblock {
 
 /// How a store was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreState {
+pub enum StoreState {
     /// Being made: there is nothing in it yet.
     Creating,
     /// Opened, and not closed since.

@@ -1,6 +1,7 @@
 //! Tables that are written here, with everything that can be wrong with them.
 
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
+use proptest::prelude::*;
 
 use super::*;
 use crate::format::{EPOCH_MAX, StoreId, encode_order, first_generation, order_sum};
@@ -284,4 +285,31 @@ fn check_newest(records: &[Option<RecordState>], recovered: &Recovered) {
     kept.sort_by_key(|record| record.key);
     newest.sort_by_key(|record| record.key);
     assert_eq!(kept, newest);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    // Nothing that stands in a table makes more of it than is there.
+    #[test]
+    fn any_bytes_are_recovered_as_what_is_sealed_of_them(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..2000),
+        order in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
+        num_slots in 1..20_u32,
+        good in prop::option::of(0..20_u32),
+        state in prop_oneof![Just(StoreState::Open), Just(StoreState::Clean)],
+    ) {
+        let order_slots = num_slots.min(order.as_ref().map_or(0, |order| count(order.len() / 4)));
+        let order_sum = order.as_ref().map_or(0, |order| order_sum(order));
+        let superblock = Superblock { state, order_slots, order_sum, ..superblock(num_slots) };
+        let good = good.filter(|&slot| slot < num_slots && (slot as usize + 1) * RECORD_BYTES <= bytes.len());
+        if let Some(slot) = good {
+            let record = RecordState::Chunk(record(1, 1, 0, None)).encode(superblock.id, slot);
+            bytes[slot as usize * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&record);
+        }
+        let recovered = recover(&superblock, &bytes, order.as_deref());
+        prop_assert_eq!(slots(&recovered), Vec::from_iter(good));
+        let whole = count(bytes.len() / RECORD_BYTES).min(num_slots);
+        prop_assert_eq!(recovered.report.damaged_records + recovered.report.chunks, whole);
+    }
 }

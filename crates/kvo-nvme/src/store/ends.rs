@@ -43,6 +43,10 @@ impl NvmeStore {
         match event {
             Event::Moved(done) => self.end_op(done),
             Event::Recorded { slot, generation, result } => self.end_record(slot, generation, result),
+            Event::JournalLost(error) => {
+                tracing::error!(tier = &*self.name, %error, "nothing is recorded any more");
+                self.health.on_error(classify_io(Task::Sync, &error), Pass::USUAL, self.clock.now());
+            }
         }
     }
 

@@ -265,8 +265,8 @@ fn a_store_over_real_host_memory_uses_io_uring_where_it_works() {
         memory.with_read(SlotId(4 + n), &mut |bytes| assert_eq!(bytes, expected)).unwrap();
     }
     assert!(store.engine_stats().sqes >= 8, "{:?}", store.engine_stats());
-    drop(store);
     // Without being told to, too.
-    let store = NvmeStore::open(options, memory).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let store = NvmeStore::open(NvmeOptions::new(other.path(), 4, BYTES as u64), memory).unwrap();
     assert_eq!((store.engine_info().kind, &store.engine_info().fallback), (EngineKind::Uring, &None));
 }

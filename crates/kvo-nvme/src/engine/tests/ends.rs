@@ -2,7 +2,10 @@
 
 use std::{thread, time::Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    fs::{FlockOperation, flock},
+    time::{ClockId, clock_gettime},
+};
 
 use super::*;
 
@@ -177,4 +180,24 @@ fn no_op_is_left_behind_by_a_thread_that_goes_to_sleep() {
         }
     }
     rig.stop();
+}
+
+#[test]
+fn the_lock_of_a_file_goes_with_its_engine() {
+    // Another test that starts a process lends it every file for a moment.
+    if !is_alone(module_path!(), "the_lock_of_a_file_goes_with_its_engine", &[]) {
+        return;
+    }
+    over_each(|kind| {
+        for _ in 0..20 {
+            let mut rig = Rig::new(kind, 1, 4);
+            flock(&*rig.files[0], FlockOperation::NonBlockingLockExclusive).unwrap();
+            rig.write(0, 0, tenant(1));
+            rig.stop();
+            let Rig { dir, engine, files, .. } = rig;
+            drop((engine, files));
+            let again = File::open(dir.path().join("0")).unwrap();
+            flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+        }
+    });
 }

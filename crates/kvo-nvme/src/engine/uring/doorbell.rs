@@ -16,10 +16,11 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicU8, Ordering, fence},
 };
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::sync::{AtomicU8, Ordering, fence};
 
 /// What a waiting thread is to be woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,5 +101,76 @@ impl Doorbell {
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(all(test, not(kvo_loom)))]
+mod tests {
+    use super::*;
+
+    /// Whether a thread that wants `wanted` is woken for `work`.
+    #[track_caller]
+    fn check(wanted: WakeFor, work: WakeFor, woken: bool) {
+        let parking = Parking::default();
+        parking.park(wanted);
+        assert_eq!(parking.has_to_be_woken(work), woken);
+        // Once is enough, and a thread that was not woken still wants it.
+        assert!(!parking.has_to_be_woken(work));
+        assert_eq!(parking.has_to_be_woken(wanted), !woken && wanted != WakeFor::NOTHING);
+    }
+
+    #[test]
+    fn a_thread_is_woken_once_and_only_for_what_it_wants() {
+        check(WakeFor::ANYTHING, WakeFor::READS, true);
+        check(WakeFor::READS, WakeFor::READS, true);
+        check(WakeFor::WRITES, WakeFor::ANYTHING, true);
+        check(WakeFor::WRITES, WakeFor::READS, false);
+        check(WakeFor::NOTHING, WakeFor::ANYTHING, false);
+        assert_eq!(WakeFor::of(true, false), WakeFor::READS);
+        assert_eq!(WakeFor::of(true, true), WakeFor::ANYTHING);
+    }
+}
+
+#[cfg(all(test, kvo_loom))]
+mod interleavings {
+    use loom::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        thread,
+    };
+
+    use super::*;
+
+    /// The thread parks while producers put work: whatever it did not see before it waits wakes it, and once.
+    fn check(num_producers: usize) {
+        loom::model(move || {
+            let parking = Arc::new(Parking::default());
+            let (queue, rung) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let producers: Vec<_> = (0..num_producers)
+                .map(|_| {
+                    let (parking, queue, rung) = (parking.clone(), queue.clone(), rung.clone());
+                    thread::spawn(move || {
+                        queue.fetch_add(1, Ordering::Relaxed);
+                        if parking.has_to_be_woken(WakeFor::READS) {
+                            rung.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            parking.park(WakeFor::ANYTHING);
+            let seen = queue.load(Ordering::Relaxed);
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            let rung = rung.load(Ordering::Relaxed);
+            assert!(rung <= 1, "one call is enough");
+            assert!(seen == num_producers || rung == 1, "saw {seen} of {num_producers} and sleeps");
+        });
+    }
+
+    #[test]
+    fn no_work_is_left_behind_by_a_thread_that_parks() {
+        check(1);
+        check(2);
     }
 }

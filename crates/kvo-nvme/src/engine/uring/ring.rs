@@ -246,6 +246,12 @@ impl<S> Ring<S> {
 impl<S> Drop for Ring<S> {
     fn drop(&mut self) {
         if self.inflight.is_empty() {
+            // The kernel ends rings in the background. The file with its lock, and the pinned memory, are given back
+            // now; if that fails, they are then.
+            let _ = self.io.submitter().unregister_files();
+            if self.registered.is_some() {
+                let _ = self.io.submitter().unregister_buffers();
+            }
             return;
         }
         let transfers = self.inflight.len();

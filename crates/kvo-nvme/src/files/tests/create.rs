@@ -1,6 +1,6 @@
 //! Making a store, whole or not, and opening it again.
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Instant};
 
 use super::*;
 
@@ -69,6 +69,41 @@ fn chunks_and_broken_slots_are_there_again() {
     // One run, without positions: the newest goes first.
     assert_eq!(chunks, [expected[1], expected[0]]);
     assert_eq!(files.recovered.quarantined, [3]);
+}
+
+/// `KVO_SLOTS=1000000`, in the release profile, says how long a large store takes.
+#[test]
+fn a_full_table_is_read_in_one_pass() {
+    let num_slots = std::env::var("KVO_SLOTS").map_or(50_000, |slots| slots.parse().unwrap());
+    let mut rig = Rig::new(1);
+    rig.options = NvmeOptions { capacity_chunks: num_slots, chunk_bytes: CHUNK_BYTES, ..rig.options };
+    let files = rig.open().unwrap();
+    // Requests of 32 chunks each, in slots that are anywhere.
+    let mut table = vec![0; num_slots as usize * 128];
+    for n in 0..num_slots {
+        let slot = u32::try_from(u64::from(n) * 7919 % u64::from(num_slots)).unwrap();
+        let RecordState::Chunk(record) = record(&files, n.into()) else { panic!("it is a chunk") };
+        let record = Record { run: u64::from(n / 32), end_token: Some(n % 32 * 16), ..record };
+        let bytes = RecordState::Chunk(record).encode(files.index.superblock.id, slot);
+        table[slot as usize * 128..][..128].copy_from_slice(&bytes);
+    }
+    files.index.file.write_all_at(&table, record_start(0)).unwrap();
+    // Else the first opening waits for all of it to reach the device.
+    files.index.file.sync_all().unwrap();
+    drop(files);
+    let open = |how: &str| {
+        let start = Instant::now();
+        let files = rig.open().unwrap();
+        eprintln!("{num_slots} slots, {how}: {:?}", start.elapsed());
+        assert_eq!(files.recovered.report.chunks, num_slots);
+        files
+    };
+    let files = open("killed");
+    let order = slots(&files);
+    assert_eq!(order.len(), num_slots as usize);
+    close(&files, &order);
+    drop(files);
+    assert_eq!(slots(&open("closed")), order);
 }
 
 #[test]

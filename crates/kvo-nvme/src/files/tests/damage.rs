@@ -1,6 +1,7 @@
 //! Files with wrong bytes, of wrong lengths, or missing.
 
 use super::*;
+use crate::RecoveryReport;
 
 /// A store of one device with a chunk in each slot, opened so often that both superblocks are of the opening `epoch`
 /// or the one before, and closed if `clean`.
@@ -141,4 +142,54 @@ fn an_epoch_that_is_the_last_one_is_refused() {
     drop(files);
     rig.refused_as_other("epoch");
     rig.empty();
+}
+
+/// `KVO_TEST_SEED` begins elsewhere.
+#[test]
+fn whatever_stands_in_the_files_opens_or_is_refused() {
+    let mut state: u64 = std::env::var("KVO_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    eprintln!("KVO_TEST_SEED={state}");
+    let mut next = |bound: u64| {
+        // Splitmix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    };
+    let (mut opened, mut refused) = (0, 0);
+    let (rig, _) = with_chunks(true);
+    let good = rig.files();
+    for round in 0..300 {
+        for (path, bytes) in &good {
+            fs::write(path, bytes).unwrap();
+        }
+        let path = if next(5) == 0 { rig.data(0) } else { rig.index() };
+        let len = fs::metadata(&path).unwrap().len();
+        for _ in 0..=next(3) {
+            // More often where superblocks and headers have their fields.
+            let at = if next(2) == 0 { next(len) } else { next(2) * 4096 + next(160) };
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            match next(4) {
+                0 => flip(&path, at),
+                1 => file.write_all_at(&vec![0; usize::try_from(next(9000)).unwrap()], at).unwrap(),
+                2 => file.write_all_at(&[u8::try_from(next(256)).unwrap(); 8], at).unwrap(),
+                _ if next(4) == 0 => set_len(&path, next(2 * len)),
+                _ => {}
+            }
+        }
+        match rig.open() {
+            Ok(files) => {
+                opened += 1;
+                let RecoveryReport { chunks, damaged_records, .. } = files.recovered.report;
+                assert!(chunks <= 7 && damaged_records <= 7, "round {round}");
+                assert!(files.index.superblock.epoch > 2, "round {round}");
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.is_of_contents(), "round {round}: {error}");
+            }
+        }
+    }
+    eprintln!("{opened} opened, {refused} refused");
+    assert!(opened > 30 && refused > 30, "{opened} opened, {refused} refused");
 }

@@ -1,0 +1,346 @@
+//! Stores on real files, looked into and mended.
+
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use kvo_core::{BlockHash, GroupIdx};
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    IfOther,
+    files::{FILE_NAME, INDEX_FILE_NAME, open},
+    format::{BLOCK_BYTES, encode_order, first_generation, order_start, record_start},
+};
+
+const CHUNK_BYTES: u64 = 5000;
+const NUM_SLOTS: u32 = 40;
+
+/// A store of [`NUM_SLOTS`] chunks.
+struct Rig {
+    dirs: Vec<TempDir>,
+    options: NvmeOptions,
+}
+
+impl Rig {
+    fn new(num_devices: usize) -> Self {
+        let dirs: Vec<_> = (0..num_devices).map(|_| tempfile::tempdir().unwrap()).collect();
+        let options = NvmeOptions {
+            dirs: dirs.iter().map(|dir| dir.path().to_path_buf()).collect(),
+            fingerprint: [9; 32],
+            ..NvmeOptions::new("", NUM_SLOTS, CHUNK_BYTES)
+        };
+        create_store(&options).unwrap();
+        Self { dirs, options }
+    }
+
+    /// With the chunks 0 to 9, each in the slot of its number.
+    fn filled(num_devices: usize) -> Self {
+        let rig = Self::new(num_devices);
+        (0..10).for_each(|n| rig.put(n));
+        rig
+    }
+
+    fn inspect(&self) -> Inspection {
+        Inspection::open(&self.options.dirs).unwrap()
+    }
+
+    fn contents(&self) -> Contents {
+        self.inspect().read_records().unwrap()
+    }
+
+    /// How the store opens.
+    fn report(&self) -> RecoveryReport {
+        open(&self.options, self.options.geometry(None).unwrap(), false).unwrap().recovered.report
+    }
+
+    fn index(&self) -> PathBuf {
+        self.dirs[0].path().join(INDEX_FILE_NAME)
+    }
+
+    fn data(&self, device: usize) -> PathBuf {
+        self.dirs[device].path().join(FILE_NAME)
+    }
+
+    fn put(&self, n: u32) {
+        let inspection = self.inspect();
+        let (key, bytes) = (key(n), payload(n));
+        let generation = first_generation(1) + u64::from(n);
+        let record = Record {
+            key,
+            length: u32::try_from(CHUNK_BYTES).unwrap(),
+            generation,
+            checksum: checksum(&key, generation, &bytes),
+            run: 0,
+            end_token: Some(n),
+        };
+        let place = inspection.geometry.place(n);
+        let data = inspection.data[place.device as usize].as_ref().unwrap();
+        data.file.write_all_at(&bytes, place.offset).unwrap();
+        write_record(&inspection, n, RecordState::Chunk(record));
+    }
+}
+
+fn write_record(inspection: &Inspection, slot: u32, record: RecordState) {
+    let bytes = record.encode(inspection.superblock.id, slot);
+    inspection.index.file.write_all_at(&bytes, record_start(slot)).unwrap();
+}
+
+fn key(n: u32) -> OffloadKey {
+    OffloadKey::new(BlockHash::from_u64(u64::from(n) + 1), GroupIdx(0))
+}
+
+fn payload(n: u32) -> Vec<u8> {
+    (0..CHUNK_BYTES).map(|at| (at / 3 + u64::from(n)).to_le_bytes()[0]).collect()
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x08], at).unwrap();
+}
+
+fn set_len(path: &Path, bytes: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_new_store_is_clean_and_empty() {
+    for num_devices in [1, 3] {
+        let rig = Rig::new(num_devices);
+        let inspection = rig.inspect();
+        let info = inspection.info();
+        assert_eq!(info.state, StoreState::Clean);
+        assert_eq!(
+            (info.capacity_chunks, info.chunk_bytes, info.stride_bytes),
+            (NUM_SLOTS, CHUNK_BYTES, 8192)
+        );
+        assert_eq!((info.fingerprint, info.epoch, info.written_bytes), ([9; 32], 1, 0));
+        assert!(inspection.problems().is_empty());
+        assert!(inspection.superblocks().iter().all(Result::is_ok));
+        assert_eq!(inspection.read_records().unwrap().chunks, []);
+        drop(inspection);
+        let report = rig.report();
+        assert!(report.clean && !report.order_damaged, "{report:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_there_is_not_made_again_unless_asked() {
+    let mut rig = Rig::filled(2);
+    let id = rig.inspect().info().id;
+    let error = create_store(&rig.options).unwrap_err();
+    assert!(matches!(error, OpenError::Exists { .. }), "{error}");
+    rig.options.fingerprint = [1; 32];
+    let error = create_store(&rig.options).unwrap_err();
+    assert!(matches!(error, OpenError::Other { field: "fingerprint", .. }), "{error}");
+    assert_eq!(rig.contents().chunks.len(), 10, "nothing was touched");
+
+    rig.options.if_other = IfOther::Empty;
+    for fingerprint in [[1; 32], [9; 32], [9; 32]] {
+        rig.options.fingerprint = fingerprint;
+        create_store(&rig.options).unwrap();
+        assert_eq!(rig.contents().chunks, []);
+        let info = rig.inspect().info();
+        assert_eq!(info.fingerprint, fingerprint);
+        assert_ne!(info.id, id, "a new store has a new name");
+    }
+}
+
+#[test]
+fn chunks_are_listed_and_read() {
+    let rig = Rig::filled(3);
+    let mut inspection = rig.inspect();
+    let contents = inspection.read_records().unwrap();
+    assert_eq!(contents.chunks.len(), 10);
+    for chunk in &contents.chunks {
+        assert_eq!(chunk.key, key(chunk.slot));
+        assert_eq!(chunk.end_token, Some(chunk.slot));
+        assert_eq!(inspection.read_chunk(chunk).unwrap(), payload(chunk.slot));
+    }
+    // One run, from its tail.
+    let slots: Vec<_> = contents.chunks.iter().map(|chunk| chunk.slot).collect();
+    assert_eq!(slots, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
+}
+
+#[test]
+fn nobody_else_has_the_store_meanwhile() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    assert!(matches!(Inspection::open(&rig.options.dirs), Err(OpenError::InUse { .. })));
+    assert!(matches!(create_store(&rig.options), Err(OpenError::InUse { .. })));
+    drop(inspection);
+    let store = open(&rig.options, rig.options.geometry(None).unwrap(), false).unwrap();
+    assert!(matches!(Inspection::open(&rig.options.dirs), Err(OpenError::InUse { .. })));
+    drop(store);
+    rig.inspect();
+}
+
+#[test]
+fn wrong_bytes_are_found_where_they_are() {
+    let rig = Rig::filled(2);
+    let mut inspection = rig.inspect();
+    let chunks = inspection.read_records().unwrap().chunks;
+    let place = inspection.geometry.place(4);
+    flip(&rig.data(place.device as usize), place.offset + 4999);
+    // What is behind a chunk in its slot is nobody's.
+    let place = inspection.geometry.place(5);
+    flip(&rig.data(place.device as usize), place.offset + 5000);
+    for chunk in &chunks {
+        let result = inspection.read_chunk(chunk).map(<[u8]>::to_vec);
+        assert_eq!(matches!(result, Err(ChunkDamage::Checksum { .. })), chunk.slot == 4, "{result:?}");
+    }
+    // The end of the file is lost, and with it slot 9.
+    let place = inspection.geometry.place(9);
+    set_len(&rig.data(place.device as usize), place.offset + 4000);
+    let result = inspection.read_chunk(&chunks[0]).map(<[u8]>::to_vec);
+    assert!(matches!(result, Err(ChunkDamage::Unreadable(_))), "{result:?}");
+}
+
+#[test]
+fn a_damaged_superblock_is_told_and_written_again() {
+    for block in [0_u8, 1] {
+        let rig = Rig::filled(1);
+        let before = rig.inspect().info();
+        flip(&rig.index(), u64::from(block) * BLOCK_BYTES as u64 + 77);
+        let mut inspection = rig.inspect();
+        assert_eq!(inspection.superblocks()[usize::from(block)], Err(Damage::Checksum));
+        assert!(inspection.read_records().unwrap().report.superblock_damaged);
+        assert!(inspection.repair_superblock().unwrap());
+        assert!(!inspection.repair_superblock().unwrap(), "it is mended");
+        drop(inspection);
+        let inspection = rig.inspect();
+        assert!(inspection.superblocks().iter().all(Result::is_ok));
+        let info = inspection.info();
+        assert_eq!((info.id, info.fingerprint), (before.id, before.fingerprint));
+        assert!(info.epoch > before.epoch, "no generation comes twice");
+        assert_eq!(info.state, StoreState::Open);
+        drop(inspection);
+        assert_eq!(rig.report().chunks, 10);
+    }
+}
+
+#[test]
+fn damaged_records_and_failed_slots_are_cleared() {
+    let rig = Rig::filled(1);
+    write_record(&rig.inspect(), 20, RecordState::Quarantined);
+    flip(&rig.index(), record_start(3) + 60);
+    flip(&rig.index(), record_start(30) + 5);
+    let mut inspection = rig.inspect();
+    let contents = inspection.read_records().unwrap();
+    assert_eq!((&contents.damaged[..], &contents.quarantined[..]), (&[3, 30][..], &[20][..]));
+    assert_eq!((contents.report.damaged_records, contents.report.quarantined), (2, 1));
+    inspection.clear_records(&[3, 20, 30, NUM_SLOTS, u32::MAX]).unwrap();
+    drop(inspection);
+    let contents = rig.contents();
+    assert_eq!((contents.damaged.len(), contents.quarantined.len(), contents.chunks.len()), (0, 0, 9));
+}
+
+#[test]
+fn a_damaged_header_is_told_and_written_again() {
+    let rig = Rig::filled(2);
+    flip(&rig.data(1), 30);
+    let mut inspection = rig.inspect();
+    let damage = FileDamage::Header(Damage::Checksum);
+    assert!(matches!(inspection.problems(), [OpenError::Damaged { damage: found, .. }] if *found == damage));
+    assert_eq!(inspection.damaged_headers(), [rig.data(1)]);
+    inspection.repair_headers().unwrap();
+    assert!(inspection.problems().is_empty());
+    drop(inspection);
+    assert_eq!(rig.report().chunks, 10);
+}
+
+#[test]
+fn files_of_others_are_told_and_left_alone() {
+    let (mut one, other) = (Rig::filled(2), Rig::filled(2));
+    fs::copy(other.data(1), one.data(1)).unwrap();
+    let mut inspection = one.inspect();
+    assert!(matches!(inspection.problems(), [OpenError::Other { field: "store", .. }]));
+    inspection.repair_headers().unwrap();
+    assert_eq!(fs::read(one.data(1)).unwrap(), fs::read(other.data(1)).unwrap());
+    assert!(inspection.damaged_headers().is_empty());
+    drop(inspection);
+
+    one.options.dirs.swap(0, 1);
+    assert!(matches!(Inspection::open(&one.options.dirs), Err(OpenError::Damaged { .. })), "no index there");
+    one.options.dirs.swap(0, 1);
+    one.options.dirs.pop();
+    assert!(matches!(one.inspect().problems(), [OpenError::Other { field: "dirs", .. }]));
+}
+
+#[test]
+fn what_is_cut_or_missing_is_told_without_a_panic() {
+    let rig = Rig::filled(2);
+    let length = fs::metadata(rig.data(0)).unwrap().len();
+    set_len(&rig.data(0), length - 1);
+    fs::remove_file(rig.data(1)).unwrap();
+    let mut inspection = rig.inspect();
+    assert_eq!(inspection.problems().len(), 2, "{:?}", inspection.problems());
+    let chunks = inspection.read_records().unwrap().chunks;
+    let readable = chunks.iter().filter(|chunk| inspection.read_chunk(chunk).is_ok()).count();
+    assert_eq!(readable, 5);
+    drop(inspection);
+
+    let whole = fs::read(rig.index()).unwrap();
+    for length in [0, 1, 4095, 4096, 8191, 8192, 8192 + 130, whole.len() - 1] {
+        fs::write(rig.index(), &whole[..length]).unwrap();
+        match Inspection::open(&rig.options.dirs) {
+            Ok(inspection) => {
+                assert!(length >= BLOCK_BYTES && !inspection.problems().is_empty());
+                // The records are whole if only the end of the eviction order is gone.
+                assert_eq!(inspection.read_records().is_ok(), length + 1 == whole.len());
+            }
+            Err(error) => assert!(matches!(error, OpenError::Damaged { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_order_is_forgotten() {
+    let rig = Rig::filled(1);
+    let inspection = rig.inspect();
+    let bytes = encode_order(&[3, 1, 2]);
+    let clean = Superblock {
+        order_slots: 3,
+        order_sum: order_sum(&bytes),
+        ..inspection.superblock.next(StoreState::Clean)
+    };
+    inspection.index.file.write_all_at(&bytes, order_start(NUM_SLOTS)).unwrap();
+    write_superblock(&inspection.index, &clean, 1 - inspection.block).unwrap();
+    drop(inspection);
+    let slots: Vec<_> = rig.contents().chunks.iter().map(|chunk| chunk.slot).collect();
+    assert_eq!(slots[7..], [3, 1, 2]);
+
+    flip(&rig.index(), order_start(NUM_SLOTS) + 4);
+    let mut inspection = rig.inspect();
+    assert!(inspection.read_records().unwrap().report.order_damaged);
+    inspection.forget_order().unwrap();
+    assert!(!inspection.read_records().unwrap().report.order_damaged);
+    drop(inspection);
+    assert_eq!(rig.report().chunks, 10);
+}
+
+#[test]
+fn a_filled_store_is_as_empty_as_before() {
+    let rig = Rig::new(3);
+    let mut bytes = 0;
+    rig.inspect()
+        .fill(&mut |more| {
+            bytes += more;
+            true
+        })
+        .unwrap();
+    assert_eq!(bytes, u64::from(NUM_SLOTS) * 8192);
+    assert_eq!(rig.contents().chunks, []);
+    let mut calls = 0;
+    let enough = &mut |_| {
+        calls += 1;
+        false
+    };
+    rig.inspect().fill(enough).unwrap();
+    assert_eq!(calls, 1);
+}

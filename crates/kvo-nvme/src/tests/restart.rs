@@ -1,0 +1,170 @@
+//! Real stores on real files that are closed, dropped or left, and opened again.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use kvo_core::{JobId, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob};
+use kvo_cpu::{HostRegion, RegionOptions};
+
+use super::{content, key};
+use crate::{EngineKind, NvmeOptions, NvmeStore};
+
+const BYTES: usize = 16 << 10;
+const LONG: Duration = Duration::from_mins(1);
+const ENGINES: [EngineKind; 2] = [EngineKind::Threads, EngineKind::Auto];
+
+struct Open {
+    store: NvmeStore,
+    memory: Arc<HostRegion>,
+    jobs: u64,
+}
+
+impl Open {
+    fn new(options: NvmeOptions) -> Self {
+        let region =
+            RegionOptions { huge_pages: false, prefault_threads: 0, ..RegionOptions::new(16, BYTES) };
+        let memory = Arc::new(HostRegion::anonymous(&region).unwrap());
+        let store = NvmeStore::open(options, Arc::clone(&memory) as _).unwrap();
+        store.assert_consistent();
+        Self { store, memory, jobs: 0 }
+    }
+
+    /// Moves chunks by the host slots of the same numbers; returns those that failed.
+    fn run(&mut self, req: u64, direction: TierDirection, ns: &[u64]) -> Vec<u64> {
+        use kvo_core::{HostMemory, TierOutcome};
+        let slot = |n: u64| SlotId(u32::try_from(n % 16).unwrap());
+        if direction == TierDirection::Write {
+            for &n in ns {
+                self.memory
+                    .with_write(slot(n), &mut |bytes| bytes.copy_from_slice(&content(n, 0, BYTES)))
+                    .unwrap();
+            }
+        }
+        self.jobs += 1;
+        let chunks = ns.iter().map(|&n| TierChunk {
+            key: key(n),
+            slot: slot(n),
+            end_token: Some(u32::try_from(n * 16).unwrap()),
+        });
+        let job = TierJob { id: JobId(self.jobs), req: RequestId(req), direction, chunks: chunks.collect() };
+        self.store.submit(job).unwrap();
+        self.store.drain(LONG).unwrap();
+        let mut done = Vec::new();
+        self.store.poll(&mut done);
+        let [done] = &done[..] else { panic!("{done:?}") };
+        let failed = match &done.outcome {
+            TierOutcome::Done => vec![],
+            TierOutcome::Partial { failed } => {
+                ns.iter().copied().filter(|&n| failed.contains(&key(n))).collect()
+            }
+            TierOutcome::Failed => ns.to_vec(),
+        };
+        if direction == TierDirection::Read {
+            for &n in ns.iter().filter(|n| !failed.contains(n)) {
+                self.memory
+                    .with_read(slot(n), &mut |bytes| assert_eq!(bytes, content(n, 0, BYTES), "chunk {n}"))
+                    .unwrap();
+            }
+        }
+        failed
+    }
+
+    /// A request that writes chunks and ends.
+    fn request(&mut self, req: u64, ns: &[u64]) {
+        self.store.on_new_request(&RequestContext::new(RequestId(req)));
+        assert_eq!(self.run(req, TierDirection::Write, ns), []);
+        self.store.on_request_finished(RequestId(req));
+    }
+}
+
+fn options(dir: &Path, engine: EngineKind) -> NvmeOptions {
+    NvmeOptions { engine, ..NvmeOptions::new(dir, 8, BYTES as u64) }
+}
+
+#[test]
+fn a_store_that_was_closed_has_all_its_chunks_again_in_their_order() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        let mut open = Open::new(options(dir.path(), engine));
+        open.request(1, &[1, 2, 3]);
+        open.request(2, &[4, 5, 6]);
+        // The first request's prefix is read again, so the second's goes first.
+        open.store.on_new_request(&RequestContext::new(RequestId(3)));
+        assert_eq!(open.run(3, TierDirection::Read, &[1, 2]), []);
+        open.store.on_request_finished(RequestId(3));
+        open.store.close(LONG).unwrap();
+
+        let mut open = Open::new(options(dir.path(), engine));
+        let report = open.store.recovery();
+        assert_eq!((report.clean, report.chunks, report.damaged_records), (true, 6, 0));
+        assert_eq!(open.store.wear().written_bytes_in_life, 6 * BYTES as u64);
+        assert_eq!(open.run(1, TierDirection::Read, &[1, 2, 3, 4, 5, 6]), []);
+        drop(open);
+
+        // What the last reads did to the order is not what is asked: they were one request.
+        let mut open = Open::new(options(dir.path(), engine));
+        open.request(4, &[11, 12, 13]);
+        open.store.assert_consistent();
+        assert_eq!(open.run(5, TierDirection::Read, &[1, 2, 3, 4, 5]), [], "the tail alone has gone");
+        assert_eq!(open.run(5, TierDirection::Read, &[6]), [6]);
+    }
+}
+
+#[test]
+fn a_store_that_was_never_closed_has_what_it_recorded() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        let mut open = Open::new(NvmeOptions { durable: true, ..options(dir.path(), engine) });
+        open.request(1, &[1, 2, 3, 4]);
+        open.request(2, &[5, 6]);
+        // As if the process had died: nothing is closed, and only the locks are let go.
+        for file in &open.store.files_for_tests() {
+            rustix::fs::flock(&**file, rustix::fs::FlockOperation::Unlock).unwrap();
+        }
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+
+        let mut again = Open::new(options(copy.path(), engine));
+        let report = again.store.recovery();
+        assert_eq!((report.clean, report.chunks), (false, 6));
+        // The older request goes first, its tail before its head.
+        again.request(3, &[11, 12, 13, 14, 15]);
+        assert_eq!(again.run(4, TierDirection::Read, &[1, 2, 3, 4, 5, 6]), [2, 3, 4]);
+    }
+}
+
+#[test]
+fn chunks_are_dealt_to_several_devices_and_come_back_from_them() {
+    for engine in ENGINES {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = dirs.iter().map(|dir| dir.path().to_path_buf()).collect();
+        let options = NvmeOptions { dirs: paths, ..options(dirs[0].path(), engine) };
+        let mut open = Open::new(options.clone());
+        assert_eq!((open.store.paths().len(), open.store.capacity_chunks()), (3, 8));
+        open.request(1, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        open.store.close(LONG).unwrap();
+        let mut open = Open::new(options);
+        assert_eq!(open.run(2, TierDirection::Read, &[1, 2, 3, 4, 5, 6, 7, 8]), []);
+        let used =
+            |dir: &tempfile::TempDir| std::fs::metadata(dir.path().join(crate::FILE_NAME)).unwrap().len();
+        assert_eq!(dirs.each_ref().map(used), [3, 3, 2].map(|slots| (2 << 20) + slots * BYTES as u64));
+    }
+}
+
+#[test]
+fn nothing_is_copied_between_a_region_and_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut open = Open::new(options(dir.path(), EngineKind::Auto));
+    open.request(1, &[1, 2, 3]);
+    assert_eq!(open.run(2, TierDirection::Read, &[1, 2, 3]), []);
+    assert_eq!((open.store.stats().copied_bytes, open.store.engine_stats().copied_bytes), (0, 0));
+    if open.store.engine_info().direct_io {
+        let mut bytes = vec![0; BYTES + 1];
+        assert!(open.store.read_chunk(&key(1), &mut bytes[1..]).unwrap());
+        assert_eq!(open.store.stats().copied_bytes, BYTES as u64, "a direct call's bytes lie anywhere");
+    } else {
+        eprintln!("SKIPPED: no direct I/O in {}", dir.path().display());
+    }
+}
