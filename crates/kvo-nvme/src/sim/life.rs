@@ -128,8 +128,8 @@ pub(super) fn open(
         checksum: options.checksum,
     };
     let (sender, events) = crossbeam_channel::unbounded();
-    let records =
-        share(Records::new(Arc::clone(disk), begun.clone(), sender.clone(), options.durable, plant));
+    lock(disk).skips_syncs = plant == Some(Plant::SyncsSkipped);
+    let records = share(Records::new(Arc::clone(disk), begun.clone(), sender.clone(), options.durable));
     let transfers =
         share(Transfers::new(Arc::clone(disk), Arc::clone(memory), worker.clone(), sender, plant));
     let info =
@@ -190,7 +190,7 @@ impl DerefMut for Live {
 
 impl Sim {
     /// Ends the store in some way, and opens it again.
-    pub(super) fn begin_anew(&mut self, end: End) {
+    pub(super) fn begin_anew(&mut self, end: End, durable: bool) {
         let is_quiet = end == End::Closed && lock(&self.disk).rng.one_in(2);
         if is_quiet {
             self.finish();
@@ -198,17 +198,20 @@ impl Sim {
         let resident = self.resident();
         self.check_records();
         self.check_payloads(&resident);
-        let is_closed = self.end(end);
+        // While a store is closed, chunks are still dropped, and others written.
+        let is_final = is_quiet || end != End::Closed;
+        let end = self.end(end);
         // Of what was written down, all must be there; and everything was, if that can be known.
-        let is_owed = is_quiet && is_closed || self.options.durable && end == End::PowerLost;
+        let is_owed = is_final && (end == End::Closed || self.options.durable);
         let expected = self.recorded(&resident, is_owed);
-        self.check_recovery(&expected, is_closed);
+        self.check_recovery(&expected, end == End::Closed);
+        let was_durable = std::mem::replace(&mut self.options.durable, durable);
         self.open_again();
         let are_there = tenants(&self.resident());
         for (key, generation) in tenants(&expected) {
             assert_eq!(are_there.get(&key), Some(&generation), "chunk {} is gone", number(&key));
         }
-        if self.options.durable || end != End::PowerLost {
+        if was_durable || end != End::PowerLost {
             self.check_payloads(&expected);
         }
         self.check_quarantined();
@@ -277,13 +280,18 @@ impl Sim {
         *disk.chunk(slot) == content(number(&tenant.key), version, self.memory.chunk_bytes())
     }
 
-    /// Ends the store; says whether it was closed in order.
-    fn end(&mut self, end: End) -> bool {
+    /// Ends the store; says how it ended after all. A close may be cut short.
+    fn end(&mut self, mut end: End) -> End {
         if end == End::Closed {
             let store = self.store.0.take().expect("it is open");
-            if store.close(Duration::ZERO).is_ok() {
-                return true;
+            let fuse = lock(&self.disk).rng.below(40);
+            lock(&self.disk).light_fuse(fuse);
+            let result = store.close(Duration::ZERO);
+            lock(&self.disk).put_out_fuse();
+            if result.is_ok() {
+                return end;
             }
+            end = lock(&self.disk).rng.pick(&[End::Killed, End::PowerLost]);
         }
         let (mut transfers, mut records) = (lock(&self.transfers), lock(&self.records));
         transfers.be_killed();
@@ -291,7 +299,7 @@ impl Sim {
         if end == End::PowerLost {
             lock(&self.disk).lose_power();
         }
-        false
+        end
     }
 
     /// Those of the chunks whose records are on the disk; if it is `owed`, all but those whose record the disk has lost
@@ -317,7 +325,8 @@ impl Sim {
             *known = (*known).max((record.generation, slot));
         }
         let recovered = read_index(&disk);
-        assert!(recovered.report.clean || !is_closed, "closed, and not clean");
+        let is_clean = recovered.report.clean || disk.lost_more_than_records;
+        assert!(is_clean || !is_closed, "closed, and not clean");
         assert_eq!(recovered.chunks.len(), newest.len());
         for entry in &recovered.chunks {
             let RecordState::Chunk(record) = entry.state else { panic!("{entry:?} is no chunk") };
