@@ -30,7 +30,7 @@ pub use self::inspect::{ChunkDamage, ChunkInfo, Contents, Inspection, StoreInfo,
 use self::{
     create::create,
     judge::{Verdict, judge},
-    locked::{LockedFile, check_directories},
+    locked::{Access, LockedFile, check_directories},
     reopen::reopen,
     system::{Real, System},
 };
@@ -111,7 +111,7 @@ fn open_with(
 ) -> Result<OpenFiles, OpenError> {
     check_directories(&options.dirs)?;
     for _ in 0..LOOK_TRIES {
-        let found = Found::look(&options.dirs)?;
+        let found = Found::look(&options.dirs, Access::ReadWrite)?;
         let verdict = match judge(&found, options, &geometry) {
             Err(error) if error.is_of_contents() && options.if_other == IfOther::Empty => {
                 tracing::warn!(%error, "emptied: a new store is made in its place");
@@ -140,9 +140,9 @@ struct Found {
 }
 
 impl Found {
-    fn look(dirs: &[PathBuf]) -> Result<Self, OpenError> {
-        let index = LockedFile::open(&index_path(&dirs[0]))?;
-        let data = dirs.iter().map(|dir| LockedFile::open(&data_path(dir)));
+    fn look(dirs: &[PathBuf], access: Access) -> Result<Self, OpenError> {
+        let index = LockedFile::open(&index_path(&dirs[0]), access)?;
+        let data = dirs.iter().map(|dir| LockedFile::open(&data_path(dir), access));
         Ok(Self { index, data: data.collect::<Result<_, _>>()? })
     }
 }

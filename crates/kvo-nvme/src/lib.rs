@@ -1,33 +1,39 @@
 //! A bounded, checksummed store of chunks on a local SSD: a secondary tier of kvo, or on its own.
 //!
-//! One file of fixed slots, all of whose blocks are allocated when the store is opened: the quota is hard, and the
-//! disk does not become full later. Which chunk is in which slot is kept in memory, so a lookup answers in the same
-//! step. Reads and writes go straight between the file and the slots of the host memory, on a few threads.
+//! A file of fixed slots on each device, all of whose blocks are allocated when the store is made: the quota is hard,
+//! and the disk does not become full later. A small index file beside them says which chunk is in which slot; it is read
+//! once, at opening, so a lookup answers from memory in the same step. Reads and writes go straight between the files and
+//! the slots of the host memory, past the page cache and without a copy: by `io_uring`, or on threads where that does not
+//! work.
 //!
 //! ```text
-//!   scheduler's thread                                         I/O threads
+//!   scheduler's thread                                    threads
 //!
-//!   submit ──▶ NvmeStore ── slots, pins, eviction ──▶ queue ──▶ HostMemory ◀──bytes──▶ kvo-nvme.data
-//!   lookup ──▶   index of full keys                                 │                  ┌────┬────┬────┐
-//!   poll   ◀──   completions ◀── one result a chunk ◀───────────────┘                  │ 0  │ 1  │ .. │
-//!                                                                                      └────┴────┴────┘
+//!   submit ──▶ NvmeStore ── slots, pins, eviction ──▶ engine ──▶ HostMemory ◀──bytes──▶ kvo-nvme.data
+//!   lookup ──▶   index of full keys                     │                               ┌────┬────┬────┐
+//!   poll   ◀──   completions ◀── one result a chunk ◀───┘                               │ 0  │ 1  │ .. │
+//!                    │                                                                  └────┴────┴────┘
+//!                    └── records, in batches ──▶ journal ─────────────────────────────▶ kvo-nvme.index
 //! ```
 //!
-//! - Every byte is checked. The XXH3-64 of each chunk is kept in memory, seeded with the full key and the number of
-//!   the write, and compared at every read: flipped bits, torn and lost writes, and with them the intact bytes of an
-//!   earlier tenant of the slot, all fail.
-//! - A failure is one of single keys. A read error or a wrong checksum is a miss for exactly that chunk; the rest of
-//!   the job arrives.
-//! - As a tier it never blocks: a full queue hands the job back, every job that was taken is reported exactly once,
-//!   and a panic in the host memory fails the chunk that it happened to.
-//! - What each error of the device means, from a miss to a store that is closed for a while, is a table in the
-//!   repository's `docs/ERRORS.md`.
+//! - Every byte is checked. The XXH3-64 of each chunk is seeded with the full key and the number of the write, kept in its
+//!   record, and compared at every read: flipped bits, torn and lost writes, and with them the intact bytes of an earlier
+//!   tenant of the slot, all fail.
+//! - A store that was closed has all its chunks again, in their order of eviction. One that was killed has what it had
+//!   recorded: all but the writes of the last tenth of a second, or the last 32, each request's tail first to be evicted.
+//!   Whatever is torn, stale or out of order is a miss, so nothing needs to be synced for safety; a store that is
+//!   [`durable`](NvmeOptions::durable) syncs, so that what it reports survives a loss of power too.
+//! - A failure is one of single keys. A read error or a wrong checksum is a miss for exactly that chunk; the rest of the job
+//!   arrives. A write whose slot fails is made once more in another. What each error of the device means, from a miss to a
+//!   store that is closed for a while, is a table in the repository's `docs/ERRORS.md`.
+//! - As a tier it never blocks: a full queue hands the job back, every job that was taken is reported exactly once, late
+//!   ones by a deadline, and a panic in the host memory fails the chunk that it happened to.
+//! - Reads go first: while any wait or run, few bytes of writes are with the device.
 //!
-//! It does not survive a restart: a store begins empty, and a file that an earlier one left is only used as room. On
-//! file systems that copy on write (btrfs, zfs) blocks cannot be reserved for overwriting, so there a write can still
-//! meet a full disk; it then fails for its chunk.
-//! It writes through the page cache, and it has no policy of its own: [`NvmeOptions::policy`] names one of
-//! [`kvo_policies`].
+//! On file systems that copy on write (btrfs, zfs) blocks cannot be reserved for overwriting, so there a write can still
+//! meet a full disk; the store then takes no writes for a while. Chunks that are no multiple of 4 KiB go through the page
+//! cache. The store has no policy of its own: [`NvmeOptions::policy`] names one of [`kvo_policies`]. What is on disk is in
+//! the repository's `docs/FORMAT.md`, byte by byte.
 //!
 //! # Example
 //!
@@ -73,7 +79,6 @@ mod options;
 mod stats;
 mod store;
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod admission;
 mod catalog;
 mod slots;

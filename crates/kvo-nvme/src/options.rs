@@ -226,6 +226,11 @@ impl NvmeOptions {
             ("reads_inflight_max", self.reads_inflight_max == 0),
             ("deadline", self.deadline.is_zero()),
             ("breaker.errors", self.breaker.errors == 0),
+            (
+                "admission.rule.keys_max",
+                matches!(self.admission.rule, AdmissionRule::SecondOffer { keys_max: 0 }),
+            ),
+            ("admission.bytes_per_day_max", self.admission.bytes_per_day_max == Some(0)),
             ("queue_chunks_max", self.queue_chunks_max == 0),
         ] {
             if zero {

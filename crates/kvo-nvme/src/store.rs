@@ -21,15 +21,16 @@ use std::{
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    Clock, DrainError, HostMemory, JobId, OffloadKey, ReleasedSlot, RequestId, SlotAccessError, SlotId,
-    TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, OffloadPolicy, ReleasedSlot, RequestId,
+    SlotAccessError, SlotId, TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{
-    CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport, SlotCounts,
-    StoreStats, TierState, Wear,
+    Admission, AdmissionRule, CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError,
+    RecoveryReport, SlotCounts, StoreStats, TierState, Wear,
+    admission::Gate,
     catalog::{Catalog, EventLog},
     direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
@@ -105,7 +106,13 @@ pub struct NvmeStore {
     inflight_chunks: usize,
     /// Those of them that are read.
     inflight_reads: usize,
+    /// Chunks that are read at once, a device.
+    reads_inflight_max: usize,
     health: Health,
+    /// What lets chunks in; none lets all in.
+    gate: Option<Gate>,
+    /// What requests are to offer.
+    wanted: OffloadPolicy,
     /// Chunks under way that try the device after a pause; almost always none.
     probes: Vec<Probe>,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
@@ -171,6 +178,7 @@ struct Scratch {
     keys: HashSet<OffloadKey>,
     slots: HashSet<SlotId>,
     absent: Vec<u32>,
+    offered: Vec<OffloadKey>,
     accesses: Vec<KeyAccess>,
     missed: Vec<KeyAccess>,
     ops: Vec<Op>,
@@ -283,6 +291,10 @@ impl NvmeStore {
         let log = EventLog::new(Arc::clone(&name), options.record_events);
         let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
             .map_err(|_| OpenError::Memory { num_slots: capacity })?;
+        let gate = (options.admission != Admission::default())
+            .then(|| Gate::new(&options.admission, options.chunk_bytes))
+            .transpose()
+            .map_err(|_| OpenError::Memory { num_slots: capacity })?;
         tracing::debug!(tier = &*name, ?paths, capacity, epoch, policy = %options.policy, "opened");
         Ok(Self {
             name,
@@ -308,6 +320,12 @@ impl NvmeStore {
             completed: Vec::new(),
             inflight_chunks: 0,
             inflight_reads: 0,
+            reads_inflight_max: options.reads_inflight_max,
+            gate,
+            wanted: match options.admission.rule {
+                AdmissionRule::SecondOffer { .. } => OffloadPolicy::RequestLevel,
+                AdmissionRule::Always => OffloadPolicy::ChunkLevel,
+            },
             health: Health::new(options.breaker, options.durable),
             probes: Vec::new(),
             stats: StoreStats::default(),

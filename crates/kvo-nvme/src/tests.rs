@@ -1,5 +1,6 @@
 //! Tests of the whole store: on a disk in memory whose I/O a test runs by hand, and on real files with threads.
 
+mod admission;
 mod breaker;
 mod faults;
 mod jobs;

@@ -29,6 +29,9 @@ const HOUSE: [(&str, &[&str]); 7] = [
     ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-tiering"]),
 ];
 
+/// What a program of a crate uses of kvo besides, behind a feature. The crate's library does not name it.
+const OF_PROGRAMS: [(&str, &str); 1] = [("kvo-nvme", "kvo-cpu")];
+
 /// Dependencies that one crate alone may name.
 const OWNED_DEPENDENCIES: [(&str, &str); 2] = [("cudarc", "kvo-cuda"), ("io-uring", "kvo-nvme")];
 
@@ -242,7 +245,9 @@ fn dependencies_point_downwards(source: &Source) -> Vec<Complaint> {
         return complaints;
     };
     let upwards = dependencies(&source.text).into_iter().filter(|dependency| {
-        !dependency.dev && dependency.name.starts_with("kvo-") && !below.contains(&dependency.name)
+        let of_program = dependency.optional && OF_PROGRAMS.contains(&(name, dependency.name));
+        let is_free = dependency.dev || of_program || below.contains(&dependency.name);
+        dependency.name.starts_with("kvo-") && !is_free
     });
     complaints.extend(upwards.map(|dependency| {
         complaint(

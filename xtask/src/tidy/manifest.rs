@@ -8,6 +8,8 @@ pub(super) struct Dependency<'a> {
     pub(super) line: usize,
     /// Whether it is for tests only.
     pub(super) dev: bool,
+    /// Whether it comes with a feature only; told if that is said on its line.
+    pub(super) optional: bool,
 }
 
 /// The dependencies of a package, of all targets. The list of a workspace is none.
@@ -24,11 +26,12 @@ pub(super) fn dependencies(manifest: &str) -> Vec<Dependency<'_>> {
             if let Some((table, name)) = header.rsplit_once('.')
                 && let Some(dev) = kind(table)
             {
-                found.push(Dependency { name: unquoted(name), line: index + 1, dev });
+                found.push(Dependency { name: unquoted(name), line: index + 1, dev, optional: false });
             }
-        } else if let (Some(dev), Some((left, _))) = (section, text.split_once('=')) {
+        } else if let (Some(dev), Some((left, right))) = (section, text.split_once('=')) {
             let name = left.split('.').next().unwrap_or_default();
-            found.push(Dependency { name: unquoted(name), line: index + 1, dev });
+            let optional = right.contains("optional = true");
+            found.push(Dependency { name: unquoted(name), line: index + 1, dev, optional });
         }
     }
     found
@@ -71,7 +74,7 @@ slab.workspace = true # name = "no"
 "kvo-core" = { path = "a", features = ["b"] }
 
 [target.'cfg(unix)'.dependencies]
-rustix = "1"
+rustix = { version = "1", optional = true }
 
 [dependencies.serde]
 version = "1"
@@ -89,15 +92,15 @@ default = []
     #[test]
     fn dependencies_of_every_kind_are_found() {
         let found = dependencies(MANIFEST);
-        let shown: Vec<_> = found.iter().map(|d| (d.name, d.line, d.dev)).collect();
+        let shown: Vec<_> = found.iter().map(|d| (d.name, d.line, d.dev, d.optional)).collect();
         assert_eq!(
             shown,
             [
-                ("slab", 6, false),
-                ("kvo-core", 7, false),
-                ("rustix", 10, false),
-                ("serde", 12, false),
-                ("proptest", 16, true)
+                ("slab", 6, false, false),
+                ("kvo-core", 7, false, false),
+                ("rustix", 10, false, true),
+                ("serde", 12, false, false),
+                ("proptest", 16, true, false)
             ]
         );
     }

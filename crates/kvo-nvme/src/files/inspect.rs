@@ -11,7 +11,7 @@ use super::{
     create::create,
     index_path,
     judge::{Verdict, as_if_lost, check_data_file, check_length, judge, other},
-    locked::{LockedFile, check_directories},
+    locked::{Access, LockedFile, check_directories},
     reopen::{Piece, each_piece, read_table},
     system::{Real, set_direct},
     write_superblock,
@@ -34,7 +34,8 @@ mod tests;
 
 /// A store that is looked into. Nobody else can open it meanwhile.
 ///
-/// Nothing is written but by the calls that mend something. What is wrong with the store is told, and what is left of it
+/// Nothing is written but by the calls that mend something, so that files which may only be read are enough for the
+/// others. What is wrong with the store is told, and what is left of it
 /// can be read, as far as one superblock says what is where.
 pub struct Inspection {
     dirs: Vec<PathBuf>,
@@ -47,6 +48,8 @@ pub struct Inspection {
     block: usize,
     geometry: Geometry,
     problems: Vec<OpenError>,
+    /// Why its files could be opened for reading only.
+    not_writable: Option<io::ErrorKind>,
     /// Of one slot.
     buffer: AlignedBytes,
 }
@@ -61,9 +64,9 @@ pub struct StoreInfo {
     pub state: StoreState,
     /// Of the format.
     pub version: u32,
-    /// How often superblocks were written.
+    /// One more at each write of a superblock.
     pub sequence: u64,
-    /// How often it was opened.
+    /// One more at each opening.
     pub epoch: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
@@ -146,12 +149,19 @@ impl Inspection {
             return Err(OpenError::Zero { field: "dirs" });
         }
         check_directories(dirs)?;
-        let found = Found::look(dirs)?;
+        let (found, not_writable) = match Found::look(dirs, Access::ReadWrite) {
+            Err(OpenError::NotWritable { source, .. }) => {
+                (Found::look(dirs, Access::ReadOnly)?, Some(source.kind()))
+            }
+            found => (found?, None),
+        };
         let superblocks = found.superblocks();
         let (Some(index), Some(superblocks)) = (found.index, superblocks) else {
             return Err(OpenError::Damaged { path: index_path(&dirs[0]), damage: FileDamage::Missing });
         };
-        Self::of(dirs, index, found.data, superblocks)
+        let mut inspection = Self::of(dirs, index, found.data, superblocks)?;
+        inspection.not_writable = not_writable;
+        Ok(inspection)
     }
 
     fn of(
@@ -192,6 +202,7 @@ impl Inspection {
             block,
             geometry,
             problems: Vec::new(),
+            not_writable: None,
             buffer,
         };
         inspection.look_for_problems();
@@ -370,7 +381,7 @@ pub fn create_store(options: &NvmeOptions) -> Result<Inspection, OpenError> {
     let geometry = options.geometry(None)?;
     check_directories(&options.dirs)?;
     for _ in 0..super::LOOK_TRIES {
-        let found = Found::look(&options.dirs)?;
+        let found = Found::look(&options.dirs, Access::ReadWrite)?;
         let is_to_empty = options.if_other == crate::IfOther::Empty;
         let history = match judge(&found, options, &geometry) {
             Ok(Verdict::Make(history)) => history,

@@ -30,11 +30,20 @@ pub(crate) struct LockedFile {
     pub(crate) path: PathBuf,
 }
 
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+    /// The same, of a file that is not there yet.
+    New,
+}
+
 impl LockedFile {
     /// The file, if there is one of this name.
-    pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
+    pub(crate) fn open(path: &Path, access: Access) -> Result<Option<Self>, OpenError> {
         for _ in 0..OPEN_TRIES {
-            let file = match open(path, false) {
+            let file = match open(path, access) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 other => other.map_err(|source| open_error(path, source))?,
             };
@@ -47,7 +56,7 @@ impl LockedFile {
 
     /// A new file; none if there is one of this name by now.
     pub(crate) fn make(path: &Path) -> Result<Option<Self>, OpenError> {
-        match open(path, true) {
+        match open(path, Access::New) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
             other => Self::lock(other.map_err(|source| open_error(path, source))?, path),
         }
@@ -158,13 +167,13 @@ pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
     File::open(dir).map_err(error)?.sync_all().map_err(error)
 }
 
-fn open(path: &Path, create_new: bool) -> io::Result<File> {
+fn open(path: &Path, access: Access) -> io::Result<File> {
     // Not through a link, and not waiting for the other end of a pipe.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     OpenOptions::new()
         .read(true)
-        .write(true)
-        .create_new(create_new)
+        .write(access != Access::ReadOnly)
+        .create_new(access == Access::New)
         .mode(0o600)
         .custom_flags(flags.bits().cast_signed())
         .open(path)

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
     Entry, Journal,
@@ -37,6 +37,9 @@ struct Pace {
 const PACE: Pace = Pace { entries: 32, wait: Duration::from_millis(100) };
 /// Records of a batch at most, however many wait: so that none waits for an endless batch.
 const BATCH_ENTRIES_MAX: usize = 1024;
+
+/// How long a device that hangs is waited for at the end.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 enum Message {
     Put(Entry),
@@ -59,6 +62,10 @@ pub(crate) struct FileJournal {
     messages: Option<Sender<Message>>,
     events: Sender<Event>,
     thread: Option<JoinHandle<()>>,
+    /// Ends, without a message, when the thread has.
+    ended: Receiver<()>,
+    /// How long a device that hangs is waited for.
+    patience: Duration,
 }
 
 impl FileJournal {
@@ -91,12 +98,22 @@ impl FileJournal {
             events: events.clone(),
             is_lost: false,
         };
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(|| served.run())?;
-        Ok(Self { messages: Some(messages), events, thread: Some(thread) })
+        let (alive, ended) = crossbeam_channel::bounded(0);
+        let work = move || {
+            let _alive: Sender<()> = alive;
+            served.run();
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work)?;
+        Ok(Self { messages: Some(messages), events, thread: Some(thread), ended, patience: PATIENCE })
     }
 
+    /// Waits for the thread. One whose device hangs is left behind, and with it the file and its lock.
     fn join(&mut self) {
         self.messages = None;
+        if self.thread.is_some() && self.ended.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!("the index is still being written: its thread, file and lock are left behind");
+            self.thread = None;
+        }
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!("the thread that writes the index panicked");
         }
@@ -116,7 +133,17 @@ impl Journal for FileJournal {
         let close = Close { order: order.to_vec(), written_bytes, reply };
         let messages = self.messages.take().ok_or_else(closed)?;
         let sent = messages.send(Message::Close(close));
-        let result = sent.map_err(|_| closed()).and_then(|()| answer.recv().map_err(|_| closed()));
+        let answer = || {
+            answer.recv_timeout(self.patience).map_err(|error| match error {
+                RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
+                RecvTimeoutError::Disconnected => closed(),
+            })
+        };
+        let result = sent.map_err(|_| closed()).and_then(|()| answer());
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            tracing::error!("the index is still being written: its thread, file and lock are left behind");
+            self.thread = None;
+        }
         self.join();
         result.flatten()
     }

@@ -1,6 +1,6 @@
 //! What a job is to do: decided chunk by chunk when it is submitted.
 
-use kvo_core::{JobId, RejectReason, SlotId, TierDirection, TierJob};
+use kvo_core::{JobId, OffloadKey, RejectReason, SlotId, TierDirection, TierJob};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::{
@@ -49,16 +49,19 @@ impl NvmeStore {
         let run = *run;
         let num_spared = self.sort_out(job);
         self.record_write(job, accesses);
-        let wanted = u32::try_from(self.scratch.absent.len()).unwrap_or(u32::MAX);
-        let room = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
-
         let absent_indices = std::mem::take(&mut self.scratch.absent);
-        let mut absent = absent_indices.iter().copied().peekable();
-        let mut left = room;
+        let (admitted, unadmitted) = absent_indices.split_at(self.admitted(job, &absent_indices));
+        // If the device has failed, only the one that tries it is moved.
+        let wanted_max = if self.health.is_up() { u32::MAX } else { 1 };
+        let wanted = u32::try_from(admitted.len()).unwrap_or(u32::MAX).min(wanted_max);
+        let mut left = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
+        let mut absent = admitted.iter().copied().peekable();
+        let mut num_begun = 0;
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
             if absent.next_if_eq(&index).is_some() && left > 0 && self.may_move(Direction::Write, id, index) {
                 left -= 1;
+                num_begun += 1;
                 let origin = Origin { run, end_token: chunk.end_token };
                 let (slot, tenant) = self
                     .catalog
@@ -78,12 +81,29 @@ impl NvmeStore {
                     self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
                 }
                 Residence::Absent => {
-                    self.stats.chunks_refused += 1;
+                    let is_unadmitted = unadmitted.binary_search(&index).is_ok();
+                    self.stats.chunks_unadmitted += u64::from(is_unadmitted);
+                    self.stats.chunks_refused += u64::from(!is_unadmitted);
                     job.fail_at_once(index);
                 }
             }
         }
+        if let Some(gate) = &mut self.gate {
+            gate.give_back(job.req, &self.scratch.offered[num_begun..admitted.len()]);
+        }
         self.scratch.absent = absent_indices;
+    }
+
+    /// How many of the absent chunks of a job are let in: so many from the head on.
+    fn admitted(&mut self, job: &Job, absent: &[u32]) -> usize {
+        let Some(gate) = &mut self.gate else { return absent.len() };
+        let offered = &mut self.scratch.offered;
+        offered.clear();
+        offered.extend(absent.iter().map(|&index| job.chunk(index).key));
+        let reads_at_once = self.reads_inflight_max * self.worker.geometry.num_devices as usize;
+        let reads_wait = self.inflight_reads > reads_at_once;
+        let is_there = |key: &OffloadKey| self.catalog.residence(key) != Residence::Absent;
+        gate.admit(job.req, offered, self.clock.now(), reads_wait, is_there)
     }
 
     /// Whether a chunk may go to the device, as that has fared. If the chunk is the one that tries it, this is noted.

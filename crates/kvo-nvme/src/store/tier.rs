@@ -17,13 +17,14 @@ impl SecondaryTier for NvmeStore {
         Medium::Ssd
     }
 
-    /// Starts to record the accesses of the request. A request that is announced again goes on as it was.
+    /// Starts to record the accesses of the request. Where chunks are let in at their second offer, the request is to
+    /// offer those too that are in the primary already. A request that is announced again goes on as it was.
     fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
         if !self.requests.contains_key(&req.id()) {
             let request = self.new_request();
             self.requests.insert(req.id(), request);
         }
-        OffloadPolicy::ChunkLevel
+        self.wanted
     }
 
     /// Answers from memory, at once: a chunk that is still being written is a miss, and so is every chunk while the
@@ -44,10 +45,10 @@ impl SecondaryTier for NvmeStore {
     /// The work of a request that was not announced counts for recency when it is submitted, and is forgotten.
     ///
     /// # Errors
-    /// [`Busy`](RejectReason::Busy) if the queue has no room for the job's chunks now,
-    /// [`ReadOnly`](RejectReason::ReadOnly) for a write while nothing can be written,
-    /// [`Unavailable`](RejectReason::Unavailable) while the device has failed too often,
-    /// [`Invalid`](RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
+    /// [`Busy`](kvo_core::RejectReason::Busy) if the queue has no room for the job's chunks now,
+    /// [`ReadOnly`](kvo_core::RejectReason::ReadOnly) for a write while nothing can be written,
+    /// [`Unavailable`](kvo_core::RejectReason::Unavailable) while the device has failed too often,
+    /// [`Invalid`](kvo_core::RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
     /// names a slot that the host memory does not have, or reads two chunks into one slot. Then nothing of the job
     /// was begun.
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
@@ -71,6 +72,7 @@ impl SecondaryTier for NvmeStore {
         if is_announced {
             self.requests.insert(req, request);
         } else {
+            self.finish_at_gate(req);
             self.catalog.finish(&mut request.accesses, &mut self.scratch.accesses);
         }
         let nothing_to_do = job.is_decided();
@@ -104,11 +106,20 @@ impl SecondaryTier for NvmeStore {
     /// never announced, or is finished already, is no error and changes nothing.
     fn on_request_finished(&mut self, req: RequestId) {
         if let Some(mut request) = self.requests.remove(&req) {
+            self.finish_at_gate(req);
             self.catalog.finish(&mut request.accesses, &mut self.scratch.accesses);
         }
     }
 
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.catalog.take_events(events);
+    }
+}
+
+impl NvmeStore {
+    fn finish_at_gate(&mut self, req: RequestId) {
+        if let Some(gate) = &mut self.gate {
+            gate.finish(req);
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Stores that are cut, foreign, missing, locked or of another version: a sentence with what to do, and a status.
 
-use std::fs::{self, File};
+use std::{
+    fs::{self, File},
+    process::Command,
+};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
@@ -168,4 +171,25 @@ fn no_bit_of_a_superblock_a_record_or_a_header_makes_a_panic() {
         }
     }
     store.json("verify", &[], 0);
+}
+
+#[test]
+fn a_file_system_that_became_read_only_can_be_looked_at() {
+    let store = Store::with_chunks(1, 5);
+    store.flip_record(2);
+    let (dir, program) = (store.dir().to_str().unwrap(), env!("CARGO_BIN_EXE_kvo-store"));
+    let script = "mount --bind \"$2\" \"$2\" && mount -o remount,bind,ro \"$2\" && touch \"$2/x\" 2>/dev/null && exit 99
+        \"$1\" stat \"$2\"; echo \"stat $?\"; \"$1\" verify \"$2\"; echo \"verify $?\"
+        \"$1\" repair --yes \"$2\"; echo \"repair $?\"";
+    // In a mount namespace of its own, which ends with it.
+    let ran = Command::new("unshare").args(["-m", "sh", "-c", script, "sh", program, dir]).output();
+    let out = ran.as_ref().map(|ran| String::from_utf8_lossy(&ran.stdout).into_owned()).unwrap_or_default();
+    if !out.contains("stat ") || ran.is_ok_and(|ran| ran.status.code() == Some(99)) {
+        eprintln!("SKIPPED: this machine lets nobody mount a file system read-only");
+        return;
+    }
+    for ended in ["stat 1\n", "verify 1\n", "repair 3\n"] {
+        assert!(out.contains(ended), "{ended:?} in {out}");
+    }
+    store.json("repair", &["--yes"], 1);
 }

@@ -1,7 +1,12 @@
 //! `stat`, `ls` and `verify`.
 
-use std::time::Instant;
+use std::{
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::rig::{NUM_SLOTS, Store, generation, key};
@@ -135,4 +140,20 @@ fn damaged_records_and_superblocks_are_told_and_the_rest_is_read() {
     let report = store.json("verify", &[], 1);
     assert_eq!((&report["checked_chunks"], &report["bad_chunks"]), (&json!(9), &json!([])));
     assert_eq!(store.json("ls", &[], 0)["num_chunks"], json!(9));
+}
+
+#[test]
+fn ctrl_c_ends_verify_with_what_it_had() {
+    let store = Store::with_chunks(1, 10);
+    let args = ["verify", "--json", "--rate=100", store.dir().to_str().unwrap()];
+    let child =
+        Command::new(env!("CARGO_BIN_EXE_kvo-store")).args(args).stdout(Stdio::piped()).spawn().unwrap();
+    // The first chunk goes at once, the second would in 80 seconds.
+    let pid = Pid::from_child(&child);
+    thread::sleep(Duration::from_millis(500));
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["num_chunks"], &report["checked_chunks"]), (&json!(10), &json!(1)));
 }

@@ -5,4 +5,5 @@ mod create;
 mod docs;
 mod look;
 mod mend;
+mod real;
 mod rig;

@@ -120,6 +120,11 @@ fn dependencies_point_downwards() {
     check_bad(path, &up, 7, "kvo-policies may use [\"kvo-core\"] of kvo, not kvo-cpu");
     let up = manifest("kvo-cuda", "[dependencies]\nkvo-nvme = { path = \"../kvo-nvme\" }\n");
     check_bad("crates/kvo-cuda/Cargo.toml", &up, 6, "not kvo-nvme");
+    let of_program = "[dependencies]\nkvo-cpu = { workspace = true, optional = true }\n";
+    check_good("crates/kvo-nvme/Cargo.toml", &manifest("kvo-nvme", of_program));
+    check_bad("crates/kvo-cuda/Cargo.toml", &manifest("kvo-cuda", of_program), 6, "not kvo-cpu");
+    let of_library = "[dependencies]\nkvo-cpu.workspace = true\n";
+    check_bad("crates/kvo-nvme/Cargo.toml", &manifest("kvo-nvme", of_library), 6, "not kvo-cpu");
     check_bad("crates/kvo-new/Cargo.toml", &manifest("kvo-new", ""), 0, "no place in the house");
     check_bad("crates/core/Cargo.toml", &manifest("kvo-core", ""), 0, "not named as its package");
     check_good("bench/Cargo.toml", &manifest("kvo-bench", "[dependencies]\nkvo-cpu.workspace = true\n"));

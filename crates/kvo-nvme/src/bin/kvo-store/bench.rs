@@ -13,7 +13,8 @@ use kvo_core::{
     BlockHash, GroupIdx, HostMemory, JobId, OffloadKey, RequestId, SecondaryTier, SlotId, TierChunk,
     TierDirection, TierJob, TierOutcome,
 };
-use kvo_nvme::{NvmeOptions, NvmeStore};
+use kvo_cpu::{HostRegion, RegionOptions};
+use kvo_nvme::{EngineKind, NvmeOptions, NvmeStore};
 use rustix::fs::Advice;
 use serde::Serialize;
 
@@ -24,9 +25,8 @@ use crate::{
     units::{human, human_rate},
 };
 
-use self::{memory::Memory, plain::Plain};
+use self::plain::Plain;
 
-mod memory;
 mod plain;
 
 /// What was measured; rates round by round, in bytes a second.
@@ -37,7 +37,11 @@ struct BenchReport {
     depth: u16,
     round_bytes: u64,
     rounds: u32,
-    /// Whether the plain I/O went around the page cache.
+    /// What moved the store's bytes: `io_uring` or `threads`.
+    engine: &'static str,
+    /// Whether the store's I/O went around the page cache.
+    store_is_direct: bool,
+    /// Whether the plain I/O did.
     plain_is_direct: bool,
     write: Way,
     read: Way,
@@ -66,12 +70,20 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<Outcome> {
         depth: args.depth,
         round_bytes: u64::from(num_chunks) * args.chunk_bytes.0,
         rounds: 0,
+        engine: "",
+        store_is_direct: false,
         plain_is_direct: false,
         write: Way::default(),
         read: Way::default(),
     };
     let mut sides = Sides::new(scratch.path(), args, num_chunks)?;
     report.plain_is_direct = sides.plain.is_direct();
+    let engine = sides.store.engine_info();
+    report.store_is_direct = engine.direct_io;
+    report.engine = match engine.kind {
+        EngineKind::Uring => "io_uring",
+        _ => "threads",
+    };
     let bar = byte_bar((u64::from(args.rounds) + 1) * 4 * report.round_bytes, "measures");
     // The first round takes the files' blocks into use, and does not count.
     for round in 0..=args.rounds {
@@ -105,7 +117,6 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> anyhow::Result<Outcome> {
 /// The store and the plain file, in one directory.
 struct Sides {
     store: NvmeStore,
-    memory: Arc<Memory>,
     store_file: File,
     plain: Plain,
     num_chunks: u32,
@@ -115,18 +126,19 @@ struct Sides {
 impl Sides {
     fn new(dir: &Path, args: &BenchArgs, num_chunks: u32) -> anyhow::Result<Self> {
         let chunk_bytes = usize::try_from(args.chunk_bytes.0)?;
-        let memory = Arc::new(Memory::new(num_chunks, chunk_bytes));
+        let memory = filled_memory(num_chunks, chunk_bytes)?;
         let options = NvmeOptions {
             num_threads: args.depth.into(),
+            reads_inflight_max: args.depth.into(),
             // What is slow is to be measured, not given up.
             deadline: Duration::from_hours(1),
             ..NvmeOptions::new(dir, num_chunks, args.chunk_bytes.0)
         };
-        let store = NvmeStore::open(options, Arc::clone(&memory) as Arc<dyn HostMemory>)?;
+        let store = NvmeStore::open(options, Arc::new(memory))?;
         let store_file = File::open(store.path()).context("cannot open the scratch store's file")?;
         let plain = Plain::new(&dir.join("plain.data"), chunk_bytes, num_chunks, args.depth)
             .context("cannot make the file of plain I/O")?;
-        Ok(Self { store, memory, store_file, plain, num_chunks, next_job: 0 })
+        Ok(Self { store, store_file, plain, num_chunks, next_job: 0 })
     }
 
     /// Moves all chunks one way, by the store and plainly; how long each took.
@@ -167,10 +179,32 @@ impl Sides {
             slot: SlotId(slot),
             end_token: None,
         };
-        let chunks = (0..self.memory.num_slots()).map(chunk).collect();
+        let chunks = (0..self.num_chunks).map(chunk).collect();
         let id = JobId(self.next_job);
         self.next_job += 1;
         TierJob { id, req: RequestId(id.0), direction, chunks }
+    }
+}
+
+/// Host memory as an engine has it, full of bytes that no device can make smaller.
+fn filled_memory(num_slots: u32, slot_bytes: usize) -> anyhow::Result<HostRegion> {
+    let memory = HostRegion::anonymous(&RegionOptions::new(num_slots, slot_bytes))
+        .context("cannot get the memory for a round (--round-bytes)")?;
+    for slot in 0..num_slots {
+        memory.with_write(SlotId(slot), &mut |bytes| fill(bytes, u64::from(slot)))?;
+    }
+    Ok(memory)
+}
+
+/// Bytes without a pattern: the generator `SplitMix64` from `seed`.
+fn fill(bytes: &mut [u8], seed: u64) {
+    let mut state = seed;
+    for word in bytes.chunks_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes()[..word.len()]);
     }
 }
 
@@ -199,9 +233,10 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 impl Report for BenchReport {
     fn write_human(&self, out: &mut dyn Write) -> io::Result<()> {
         let (chunk, round) = (human(self.chunk_bytes), human(self.round_bytes));
-        let how = if self.plain_is_direct { "around the page cache" } else { "through the page cache" };
+        let how = |is_direct| if is_direct { "around the page cache" } else { "through the page cache" };
         writeln!(out, "{} rounds of {round} in chunks of {chunk}, {} at once", self.rounds, self.depth)?;
-        writeln!(out, "plain: positional I/O of as many threads, {how}")?;
+        writeln!(out, "store: {}, {}, with checksums", self.engine, how(self.store_is_direct))?;
+        writeln!(out, "plain: positional I/O of as many threads, {}", how(self.plain_is_direct))?;
         let mut table = table(["", "store", "plain", "store over plain"]);
         for (name, way) in [("write", &self.write), ("read", &self.read)] {
             let rate = |rates: &[f64]| median(rates.to_vec()).map_or_else(String::new, human_rate);

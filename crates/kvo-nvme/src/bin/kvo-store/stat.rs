@@ -35,7 +35,7 @@ pub(crate) struct StatReport {
     checksum: Option<&'static str>,
     /// In seconds since the epoch of Unix.
     created_s: u64,
-    /// How often it was opened.
+    /// One more at each opening.
     epoch: u64,
     chunk_bytes: u64,
     stride_bytes: u64,
@@ -180,11 +180,10 @@ impl StatReport {
             Some(rate) => format!("{life}, {rate:.2} drive writes a day"),
             None => life,
         };
-        let opened = counted(self.epoch, "time");
         let mut pairs = vec![
             ("store", format!("{}, format {}", self.id, self.format_version)),
             ("state", state.to_owned()),
-            ("made", format!("{}, opened {opened}", date(self.created_s))),
+            ("made", format!("{}; epoch {}", date(self.created_s), self.epoch)),
             ("means", self.fingerprint.clone()),
             ("chunks", self.chunks()),
             ("written", written),

@@ -11,7 +11,7 @@ use crate::{
         judge::{header_of, read_superblock},
         write_superblock,
     },
-    format::{DATA_START, RECORD_BYTES, StoreState, Superblock, order_sum, record_start},
+    format::{DATA_START, RECORD_BYTES, StoreState, record_start},
 };
 
 /// Bytes that are written at once to fill a store.
@@ -31,12 +31,13 @@ impl Inspection {
     /// from its records when it is opened.
     ///
     /// # Errors
-    /// [`OpenError::Io`]; the good superblock is not touched.
+    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the good superblock is not touched.
     pub fn repair_superblock(&mut self) -> Result<bool, OpenError> {
         let is_made = self.superblock.state != StoreState::Creating;
         let Some(damaged) = self.superblocks.iter().position(Result::is_err).filter(|_| is_made) else {
             return Ok(false);
         };
+        self.check_writable()?;
         // As it is understood already: of the epoch that the lost one may have been of, and open.
         let again = self.superblock.next(StoreState::Open);
         write_superblock(&self.index, &again, damaged)?;
@@ -61,8 +62,9 @@ impl Inspection {
     /// Writes the [damaged headers](Self::damaged_headers) again.
     ///
     /// # Errors
-    /// [`OpenError::Io`]; some of them may be good then.
+    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; some of them may be good then.
     pub fn repair_headers(&mut self) -> Result<(), OpenError> {
+        self.check_writable()?;
         let damaged = self.damaged_headers();
         for (device, file) in (0..).zip(&self.data) {
             if let Some(file) = file
@@ -81,8 +83,9 @@ impl Inspection {
     /// those that were quarantined. Slots that the store does not have are passed over.
     ///
     /// # Errors
-    /// [`OpenError::Io`]; some of the records may be empty then.
+    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; some of the records may be empty then.
     pub fn clear_records(&mut self, slots: &[u32]) -> Result<(), OpenError> {
+        self.check_writable()?;
         let num_slots = self.superblock.num_slots;
         for slot in slots.iter().filter(|slot| **slot < num_slots) {
             write_all_at(&self.index.file, &[0; RECORD_BYTES], record_start(*slot))
@@ -95,17 +98,24 @@ impl Inspection {
     /// when it is opened.
     ///
     /// # Errors
-    /// [`OpenError::Io`].
+    /// [`OpenError::NotWritable`], and [`OpenError::Io`].
     pub fn forget_order(&mut self) -> Result<(), OpenError> {
-        self.write_next(StoreState::Open)
+        self.check_writable()?;
+        let next = self.superblock.next(StoreState::Open);
+        write_superblock(&self.index, &next, 1 - self.block)?;
+        self.block = 1 - self.block;
+        self.superblocks[self.block] = Ok(next.clone());
+        self.superblock = next;
+        Ok(())
     }
 
     /// Writes every block of the slots of a store that has just been made once, so that no later write is slower than
     /// the others. `progress` is told of the bytes, as they are written; if it answers `false`, that is enough.
     ///
     /// # Errors
-    /// [`OpenError::Io`]; the store is as good as it was.
+    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the store is as good as it was.
     pub fn fill(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<(), OpenError> {
+        self.check_writable()?;
         let zeroes = AlignedBytes::zeroed(usize_of(PIECE_BYTES));
         for (device, file) in (0..).zip(&self.data) {
             let Some(file) = file else { continue };
@@ -131,12 +141,10 @@ impl Inspection {
         Ok(())
     }
 
-    fn write_next(&mut self, state: StoreState) -> Result<(), OpenError> {
-        let next = Superblock { order_sum: order_sum(&[]), ..self.superblock.next(state) };
-        write_superblock(&self.index, &next, 1 - self.block)?;
-        self.block = 1 - self.block;
-        self.superblocks[self.block] = Ok(next.clone());
-        self.superblock = next;
-        Ok(())
+    fn check_writable(&self) -> Result<(), OpenError> {
+        match self.not_writable {
+            None => Ok(()),
+            Some(kind) => Err(OpenError::NotWritable { path: self.index.path.clone(), source: kind.into() }),
+        }
     }
 }

@@ -344,3 +344,22 @@ fn a_filled_store_is_as_empty_as_before() {
     rig.inspect().fill(enough).unwrap();
     assert_eq!(calls, 1);
 }
+
+#[test]
+fn files_that_may_only_be_read_are_looked_into_and_not_mended() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let rig = Rig::filled(1);
+    flip(&rig.index(), 77);
+    for path in [rig.index(), rig.data(0)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o400)).unwrap();
+    }
+    if OpenOptions::new().write(true).open(rig.index()).is_ok() {
+        eprintln!("SKIPPED: whoever runs this test may write any file");
+        return;
+    }
+    let mut inspection = rig.inspect();
+    assert_eq!(inspection.read_records().unwrap().chunks.len(), 10);
+    assert!(matches!(inspection.repair_superblock(), Err(OpenError::NotWritable { .. })));
+    assert!(matches!(inspection.clear_records(&[0]), Err(OpenError::NotWritable { .. })));
+}

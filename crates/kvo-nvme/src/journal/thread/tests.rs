@@ -558,3 +558,18 @@ fn an_idle_journal_sleeps() {
     thread::sleep(Duration::from_millis(500));
     assert_eq!(sleeps("idle-journal"), Some(before));
 }
+
+#[test]
+fn a_close_gives_a_disk_that_hangs_up_and_leaves_it_the_file() {
+    let mut rig = Rig::new(false);
+    rig.journal.patience = Duration::from_millis(50);
+    let disk = Arc::clone(&rig.disk);
+    let gate = disk.gate.lock().unwrap();
+    rig.journal.put(entry(1, 7));
+    let error = rig.journal.close(&[], 0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    let start = Instant::now();
+    drop(rig);
+    assert!(start.elapsed() < FOREVER, "a drop after it waits for nothing");
+    drop(gate);
+}

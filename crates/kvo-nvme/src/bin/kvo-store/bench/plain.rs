@@ -10,13 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvo_core::TierDirection;
+use kvo_core::{HostMemory, SlotId, TierDirection};
+use kvo_cpu::HostRegion;
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{forget_cached, memory::filled};
-
-/// What I/O around the page cache wants buffers and lengths to be a multiple of.
-const ALIGN_BYTES: usize = 4096;
+use super::{filled_memory, forget_cached};
 
 /// A file of as many chunks as the store has.
 pub(super) struct Plain {
@@ -24,26 +22,26 @@ pub(super) struct Plain {
     is_direct: bool,
     chunk_bytes: usize,
     num_chunks: u32,
-    /// One a thread.
-    buffers: Vec<Buffer>,
+    /// A slot a thread, on pages of the same size as the store's.
+    memory: HostRegion,
 }
 
 impl Plain {
     /// Makes the file, with room for all chunks; it goes around the page cache if that works here.
-    pub(super) fn new(path: &Path, chunk_bytes: usize, num_chunks: u32, depth: u16) -> io::Result<Self> {
+    pub(super) fn new(path: &Path, chunk_bytes: usize, num_chunks: u32, depth: u16) -> anyhow::Result<Self> {
         let mut plain = Self {
             file: open(path, OFlags::empty())?,
             is_direct: false,
             chunk_bytes,
             num_chunks,
-            buffers: (0..u64::from(depth)).map(|seed| Buffer::new(chunk_bytes, seed)).collect(),
+            memory: filled_memory(depth.into(), chunk_bytes)?,
         };
         let file_bytes = chunk_bytes as u64 * u64::from(num_chunks);
         // Where room cannot be taken ahead, the round that does not count takes it.
         let _ = rustix::fs::fallocate(&plain.file, FallocateFlags::empty(), 0, file_bytes);
         // A file system that knows nothing of it refuses to open, or to write.
         if let Ok(direct) = open(path, OFlags::DIRECT)
-            && direct.write_all_at(plain.buffers[0].bytes(), 0).is_ok()
+            && write_from(&plain.memory, SlotId(0), &direct, 0).is_ok()
         {
             (plain.file, plain.is_direct) = (direct, true);
         }
@@ -55,13 +53,15 @@ impl Plain {
     }
 
     /// Moves every chunk once. A write counts until the device has it.
-    pub(super) fn run(&mut self, direction: TierDirection) -> io::Result<Duration> {
+    pub(super) fn run(&self, direction: TierDirection) -> io::Result<Duration> {
         if direction == TierDirection::Read && !self.is_direct {
             forget_cached(&self.file)?;
         }
-        let (file, chunk_bytes, num_chunks) = (&self.file, self.chunk_bytes as u64, self.num_chunks);
+        let (file, memory) = (&self.file, &self.memory);
+        let (chunk_bytes, num_chunks) = (self.chunk_bytes as u64, self.num_chunks);
         let next = AtomicU32::new(0);
-        let work = |buffer: &mut Buffer| -> io::Result<()> {
+        let next = &next;
+        let work = move |slot: SlotId| -> io::Result<()> {
             loop {
                 let chunk = next.fetch_add(1, Ordering::Relaxed);
                 if chunk >= num_chunks {
@@ -69,15 +69,15 @@ impl Plain {
                 }
                 let offset = u64::from(chunk) * chunk_bytes;
                 match direction {
-                    TierDirection::Write => file.write_all_at(buffer.bytes(), offset)?,
-                    TierDirection::Read => file.read_exact_at(buffer.bytes_mut(), offset)?,
+                    TierDirection::Write => write_from(memory, slot, file, offset)?,
+                    TierDirection::Read => read_into(memory, slot, file, offset)?,
                 }
             }
         };
         let started = Instant::now();
         thread::scope(|scope| {
             let threads: Vec<_> =
-                self.buffers.iter_mut().map(|buffer| scope.spawn(move || work(buffer))).collect();
+                (0..memory.num_slots()).map(|slot| scope.spawn(move || work(SlotId(slot)))).collect();
             let join = |thread: thread::ScopedJoinHandle<'_, io::Result<()>>| {
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
             };
@@ -96,25 +96,16 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     options.open(path)
 }
 
-/// Bytes that begin at a multiple of [`ALIGN_BYTES`].
-struct Buffer {
-    room: Vec<u8>,
-    start: usize,
-    len: usize,
+fn write_from(memory: &HostRegion, slot: SlotId, file: &File, offset: u64) -> io::Result<()> {
+    let mut result = Ok(());
+    let write = &mut |bytes: &[u8]| result = file.write_all_at(bytes, offset);
+    memory.with_read(slot, write).map_err(io::Error::other)?;
+    result
 }
 
-impl Buffer {
-    fn new(len: usize, seed: u64) -> Self {
-        let room = filled(len + ALIGN_BYTES, seed);
-        let start = room.as_ptr().align_offset(ALIGN_BYTES);
-        Self { room, start, len }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.room[self.start..self.start + self.len]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.room[self.start..self.start + self.len]
-    }
+fn read_into(memory: &HostRegion, slot: SlotId, file: &File, offset: u64) -> io::Result<()> {
+    let mut result = Ok(());
+    let read = &mut |bytes: &mut [u8]| result = file.read_exact_at(bytes, offset);
+    memory.with_write(slot, read).map_err(io::Error::other)?;
+    result
 }
