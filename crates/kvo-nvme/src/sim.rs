@@ -74,7 +74,7 @@ use self::{
     memory::{Hold, SimMemory, content},
     records::Records,
     rng::Rng,
-    walk::Step,
+    walk::{Decaying, Step},
 };
 
 const NUM_HOST_SLOTS: u32 = 48;
@@ -144,10 +144,14 @@ impl Sim {
             Step::End(place) => self.work(*place, true),
             Step::Record => lock(&self.records).advance(),
             Step::Pass(time) => self.clock.advance(*time),
-            Step::Decay { slot, bit, in_record } => {
+            Step::Decay { of, nth, bit } => {
                 let mut disk = lock(&self.disk);
-                let slot = u32::try_from(slot % u64::from(disk.geometry.capacity)).expect("a slot");
-                if *in_record { disk.decay_record(slot, *bit) } else { disk.decay(slot, *bit) }
+                let slot = u32::try_from(nth % u64::from(disk.geometry.capacity)).expect("a slot");
+                match of {
+                    Decaying::Chunk => disk.decay(slot, *bit),
+                    Decaying::Record => disk.decay_record(slot, *bit),
+                    Decaying::Superblock => disk.decay_superblock(false, *bit),
+                }
             }
             Step::BeginAnew { end, durable } => self.begin_anew(*end, *durable),
         }

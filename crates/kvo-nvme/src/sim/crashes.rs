@@ -5,9 +5,9 @@ use super::{
     disk::lock,
     facts::{options, sim},
     faults::{Faults, Kind, Plan},
-    life::End,
+    life::{self, End},
     rng::Rng,
-    walk::Step,
+    walk::{Decaying, Step},
 };
 use crate::NvmeOptions;
 
@@ -172,7 +172,7 @@ fn a_record_that_decays_costs_its_chunk() {
     for bit in [0, 70, 500, 1023] {
         let mut sim = sim(6);
         sim.put(&[1, 2, 3, 4, 5], Plan::good());
-        sim.apply(&Step::Decay { slot: 2, bit, in_record: true });
+        sim.apply(&Step::Decay { of: Decaying::Record, nth: 2, bit });
         sim.end_and_check(End::Killed, &[1, 2, 4, 5]);
         sim.check_read(&[5, 4, 2, 1], Plan::good(), &[1, 2, 4, 5]);
     }
@@ -196,4 +196,37 @@ fn a_slot_that_failed_is_left_alone_by_the_next_store() {
     assert_eq!(sim.store.counts().quarantined, 1);
     sim.end_and_check(End::Killed, &[1]);
     assert_eq!(sim.store.counts().quarantined, 1);
+}
+
+#[test]
+fn a_superblock_that_decays_costs_nothing() {
+    let mut sim = sim(4);
+    sim.put(&[1, 2], Plan::good());
+    for n in [3, 4] {
+        sim.begin(End::Killed);
+        sim.put(&[n], Plan::good());
+        // Each time the newest, which says in which epoch that was written.
+        lock(&sim.disk).decay_superblock(true, 8 * n);
+    }
+    sim.end_and_check(End::Killed, &[1, 2, 3, 4]);
+    sim.check_read(&[1, 2, 3, 4], Plan::good(), &[1, 2, 3, 4]);
+}
+
+#[test]
+fn openings_that_are_cut_off_leave_the_store_as_it_was() {
+    for (seed, calls) in (0..200).zip((0..5).cycle()) {
+        let mut sim = Sim::new(options(4), Faults::none(), Rng::new(seed), None);
+        sim.put(&[1, 2], Plan::good());
+        lock(&sim.disk).decay_superblock(false, seed);
+        sim.end_and_check(End::Closed, &[1, 2]);
+        // Killed, and then without power.
+        for calls in [calls, seed % 3] {
+            lock(&sim.disk).light_fuse(calls);
+            let _ = life::begin(&sim.disk);
+            lock(&sim.disk).put_out_fuse();
+        }
+        lock(&sim.disk).lose_power();
+        sim.end_and_check(End::Killed, &[1, 2]);
+        sim.check_read(&[1, 2], Plan::good(), &[1, 2]);
+    }
 }

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     file::{ChunkFile, StableFile},
-    format::{BLOCK_BYTES, DATA_START, RECORD_BYTES, RECORDS_START, index_bytes, record_start},
+    format::{
+        BLOCK_BYTES, DATA_START, Damage, RECORD_BYTES, RECORDS_START, Superblock, index_bytes, newest,
+        record_start,
+    },
     options::Geometry,
 };
 
@@ -53,8 +56,10 @@ pub(super) struct Disk {
     pub(super) tainted_records: HashSet<u32>,
     /// Those of them whose records were written again; with the next sync they are good.
     rewritten_records: HashSet<u32>,
-    /// Whether a superblock or an eviction order was not written that it said was.
-    pub(super) lost_more_than_records: bool,
+    /// Whether a superblock has decayed.
+    pub(super) lost_superblock: bool,
+    /// A store is being opened: its syncs go well.
+    pub(super) is_opening: bool,
     /// A defect: a sync does nothing.
     pub(super) skips_syncs: bool,
     /// Calls that the journal still makes before its process ends.
@@ -74,7 +79,8 @@ impl Disk {
             tainted: HashSet::new(),
             tainted_records: HashSet::new(),
             rewritten_records: HashSet::new(),
-            lost_more_than_records: false,
+            lost_superblock: false,
+            is_opening: false,
             skips_syncs: false,
             fuse: None,
         }
@@ -118,6 +124,22 @@ impl Disk {
         self.taint_records([slot]);
     }
 
+    pub(super) fn superblock(&self, block: usize) -> Result<Superblock, Damage> {
+        let bytes = self.index.bytes((block * BLOCK_BYTES) as u64, BLOCK_BYTES);
+        Superblock::decode(bytes.try_into().expect("a block"))
+    }
+
+    /// A bit of the newer superblock, or of the older one, changes where it lies, if the other is good.
+    pub(super) fn decay_superblock(&mut self, is_newer: bool, bit: u64) {
+        let Ok((_, newest)) = newest([self.superblock(0), self.superblock(1)]) else { return };
+        let block = if is_newer { newest } else { 1 - newest };
+        if self.superblock(1 - block).is_ok() && self.index.is_synced(((1 - block) * BLOCK_BYTES) as u64) {
+            let (at, bit) = (bit / 8 % BLOCK_BYTES as u64, u32::try_from(bit % 8).expect("small"));
+            self.index.flip((block * BLOCK_BYTES) as u64 + at, bit);
+            self.lost_superblock = true;
+        }
+    }
+
     /// The record of a slot, as a read gives it.
     pub(super) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
         self.index.bytes(record_start(slot), RECORD_BYTES).try_into().expect("of that length")
@@ -148,6 +170,10 @@ impl Disk {
             }
             return Err(Errno::IO.into());
         }
+        if offset < RECORDS_START {
+            self.index.write(offset, bytes, |_| true);
+            return Ok(bytes.len());
+        }
         let slots = records_in(offset, bytes.len(), self.geometry.capacity);
         if self.strikes(Kind::Record) {
             let rng = &mut self.rng;
@@ -166,7 +192,6 @@ impl Disk {
         if is_torn || self.strikes(Kind::Lost) {
             let rng = &mut self.rng;
             self.index.write(offset, bytes, |_| is_torn && rng.one_in(2));
-            self.lost_more_than_records |= slots.is_empty();
             self.taint_records(slots);
         } else {
             self.index.write(offset, bytes, |_| true);
@@ -208,7 +233,7 @@ impl Disk {
         if self.burn_fuse().is_some() {
             return Err(Errno::IO.into());
         }
-        if self.strikes(Kind::Sync) {
+        if !self.is_opening && self.strikes(Kind::Sync) {
             for offset in self.index.fail_sync(&mut self.rng) {
                 self.taint_records(records_in(offset, SECTOR_BYTES, self.geometry.capacity));
             }

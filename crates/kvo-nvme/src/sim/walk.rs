@@ -47,12 +47,27 @@ pub(super) enum Step {
         end: End,
         durable: bool,
     },
-    /// A bit of a chunk, or of its record, changes.
+    /// A bit changes where it lies.
     Decay {
-        slot: u64,
+        of: Decaying,
+        nth: u64,
         bit: u64,
-        in_record: bool,
     },
+}
+
+/// What a bit is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decaying {
+    Chunk,
+    Record,
+    Superblock,
+}
+
+impl Decaying {
+    fn draw(rng: &mut Rng) -> Step {
+        let of = rng.pick(&[Self::Chunk, Self::Chunk, Self::Chunk, Self::Record, Self::Superblock]);
+        Step::Decay { of, nth: rng.next(), bit: rng.next() }
+    }
 }
 
 /// How a seed walks: how often it does what, with how many chunks.
@@ -235,7 +250,7 @@ pub(super) fn walk(seed: u64, plant: Option<Plant>) -> Tally {
     for at in 0..STEPS {
         let mut step = gait.step(&mut rng);
         if lock(&sim.disk).strikes(Kind::Decay) {
-            step = Step::Decay { slot: rng.next(), bit: rng.next(), in_record: rng.one_in(4) };
+            step = Decaying::draw(&mut rng);
         }
         trail.at = at;
         if trail.steps.len() == STEPS_REMEMBERED {
