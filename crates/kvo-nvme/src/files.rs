@@ -34,6 +34,11 @@ use self::{
     reopen::reopen,
     system::{Real, System},
 };
+#[cfg(test)]
+pub(crate) use self::{
+    judge::as_if_lost,
+    reopen::{Superblocks, begin_epoch},
+};
 use crate::{
     IfOther, NvmeOptions, OpenError,
     file::write_all_at,

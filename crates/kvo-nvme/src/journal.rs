@@ -6,6 +6,8 @@ mod writer;
 use std::io;
 
 pub(crate) use self::thread::FileJournal;
+#[cfg(test)]
+pub(crate) use self::writer::{Outcome, Writer};
 
 use crate::format::RecordState;
 

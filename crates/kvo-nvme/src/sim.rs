@@ -1,16 +1,17 @@
 //! The whole store on a simulated disk: one thread, one seed, no kernel.
 //!
 //! ```text
-//!   walk ── steps ──▶ NvmeStore ── Op ────▶ Transfers ── Worker ──▶ SimFile ──▶ Disk ── Image: seen │ stable
-//!    │                 ▲    └───── Entry ──▶ Records ─────────────────────────▶  ▲
-//!    └── checks, Book  └────────── Event ──────┘  └── SimMemory                  └── Faults, drawn by the seed
+//!   walk ── steps ──▶ NvmeStore ── Op ────▶ Transfers ── Worker ──▶ SimFile ───▶ Disk ── Image: seen │ stable
+//!    │                 ▲    └───── Entry ──▶ Records ──── Writer ──▶ SimIndex ──▶  ▲
+//!    └── checks, Book  └────────── Event ───────┘   └── SimMemory                  └── Faults, drawn by the seed
 //! ```
 //!
-//! The store, what it recovers from, and the code that hashes, compares and moves the bytes are what ships; only the
+//! The store, its recovery, and the code that hashes, compares, moves and records the chunks are what ships; only the
 //! device, the kernel, the host memory and the order in which things happen are simulated. A step ends one transfer of
-//! the test's choice in one of many ways, or lets the journal do one thing, or ends the store: closed, killed, or cut
-//! off from power, which keeps of every sector of every write since the last sync the old bytes or the new ones. Then
-//! the next store opens what is there. Payloads are made of key, version and place, so that any mix of any two is seen.
+//! the test's choice in one of many ways, or lets the journal write a batch, or ends the store: closed, killed, or cut
+//! off from power, which keeps of every sector of every write since the last sync the old bytes or the new ones; amid
+//! transfers, a batch or a close. Then the next store opens what is there. Payloads are made of key, version and place,
+//! so that any mix of any two is seen.
 //!
 //! After each step:
 //!
@@ -26,7 +27,7 @@
 //!
 //! 7. of each key the newest generation counts that has a valid record, and nothing else is there, however often an
 //!    opening is begun;
-//! 8. a killed store loses at most the chunks whose records were on their way;
+//! 8. a killed store loses at most the chunks whose records were on their way, and no slot that failed is used again;
 //! 9. what a durable one called written is there, whatever happens but decay and lies of the disk;
 //! 10. the same is true of everything after a store was closed without an error.
 //!
@@ -73,7 +74,7 @@ use self::{
     memory::{Hold, SimMemory, content},
     records::Records,
     rng::Rng,
-    walk::Step,
+    walk::{Decaying, Step},
 };
 
 const NUM_HOST_SLOTS: u32 = 48;
@@ -93,7 +94,7 @@ struct Sim {
 }
 
 /// How often stores have ended, and what the next ones have found.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LivesTally {
     /// By [`End`](life::End).
     ends: [u64; 3],
@@ -143,12 +144,16 @@ impl Sim {
             Step::End(place) => self.work(*place, true),
             Step::Record => lock(&self.records).advance(),
             Step::Pass(time) => self.clock.advance(*time),
-            Step::Decay { slot, bit, in_record } => {
+            Step::Decay { of, nth, bit } => {
                 let mut disk = lock(&self.disk);
-                let slot = u32::try_from(slot % u64::from(disk.geometry.capacity)).expect("a slot");
-                if *in_record { disk.decay_record(slot, *bit) } else { disk.decay(slot, *bit) }
+                let slot = u32::try_from(nth % u64::from(disk.geometry.capacity)).expect("a slot");
+                match of {
+                    Decaying::Chunk => disk.decay(slot, *bit),
+                    Decaying::Record => disk.decay_record(slot, *bit),
+                    Decaying::Superblock => disk.decay_superblock(false, *bit),
+                }
             }
-            Step::BeginAnew(end) => self.begin_anew(*end),
+            Step::BeginAnew { end, durable } => self.begin_anew(*end, *durable),
         }
         lock(&self.transfers).step += 1;
         self.check();

@@ -5,16 +5,15 @@ use std::{fs::File, io};
 use rustix::fs::{Advice, fadvise};
 
 use super::{
-    DataFile, Found, Index, OpenFiles,
+    DataFile, Found, Index, OpenFiles, block_start,
     judge::Known,
     locked::LockedFile,
     space::{Volumes, refill},
     system::System,
-    write_superblock,
 };
 use crate::{
     NvmeOptions, OpenError,
-    file::read_exact_at,
+    file::{StableFile, read_exact_at, write_all_at},
     format::{BLOCK_BYTES, RECORD_BYTES, RECORDS_START, StoreState, Superblock, order_start},
     journal::Recovered,
     recovery::Recovery,
@@ -50,19 +49,65 @@ pub(crate) fn reopen(
         let path = &index.path;
         tracing::warn!(?path, "a superblock is damaged, the other one is used");
     }
-    let next = superblock.next(StoreState::Open);
-    let next = Superblock { epoch: next.epoch + 1, ..next };
-    write_superblock(&index, &next, 1 - block)?;
+    if options.durable {
+        // What a store that was killed had only told the system is called written from now on.
+        data.iter().flatten().try_for_each(LockedFile::sync)?;
+    }
+    let superblocks = Superblocks { newest: superblock, block, is_other_damaged: superblock_damaged };
+    let (superblock, block) = begin_epoch(&index.file, &superblocks)
+        .map_err(|source| index.error("write the superblock of", source))?;
     let LockedFile { file, path } = index;
     Ok(OpenFiles {
         geometry,
         data: data.into_iter().flatten().map(|LockedFile { file, path }| DataFile { file, path }).collect(),
-        index: Index { file, path, superblock: next, block: 1 - block },
+        index: Index { file, path, superblock, block },
         direct: false,
         copy_on_write: false,
         recovered,
         made: Vec::new(),
     })
+}
+
+/// The superblocks of a store that is opened.
+#[derive(Debug)]
+pub(crate) struct Superblocks {
+    /// As it is to be understood.
+    pub(crate) newest: Superblock,
+    /// In which of the two blocks it is.
+    pub(crate) block: usize,
+    pub(crate) is_other_damaged: bool,
+}
+
+/// Begins an epoch: writes the next superblock in the place of the older one. Returns it, and where it is.
+///
+/// # Errors
+/// If the index could not be written or synced; the store is as it was, or of an epoch in which nothing was written.
+pub(crate) fn begin_epoch(
+    index: &dyn StableFile,
+    superblocks: &Superblocks,
+) -> io::Result<(Superblock, usize)> {
+    let Superblocks { newest, block, is_other_damaged } = superblocks;
+    // An opening that was killed may have told only the system of the newest superblock; on the device, the one that is
+    // overwritten now may be the only good one.
+    index.sync()?;
+    let begun = write_next(index, newest, *block)?;
+    if *is_other_damaged {
+        // What was left of the two is older than the lost one: were this one lost too, nobody would know how much older.
+        return write_next(index, &begun.0, begun.1);
+    }
+    Ok(begun)
+}
+
+/// Writes the superblock of the next epoch into the other block, and sees it to the device.
+fn write_next(
+    index: &dyn StableFile,
+    superblock: &Superblock,
+    block: usize,
+) -> io::Result<(Superblock, usize)> {
+    let next = Superblock { epoch: superblock.epoch + 1, ..superblock.next(StoreState::Open) };
+    write_all_at(index, &next.encode(), block_start(1 - block))?;
+    index.sync()?;
+    Ok((next, 1 - block))
 }
 
 /// Reads the table and the eviction order behind it, in one pass. The file is as long as `superblock` says.

@@ -151,11 +151,11 @@ impl Book {
             for n in keys.iter().map(number) {
                 if kind == EventKind::Stored {
                     assert!(self.resident.insert(n), "chunk {n} was stored twice");
-                } else {
-                    assert!(self.resident.remove(&n), "chunk {n} was removed twice");
-                    self.num_removed += 1;
-                    self.removed.insert(n, self.num_removed);
+                    continue;
                 }
+                assert!(self.resident.remove(&n), "chunk {n} was removed twice");
+                self.num_removed += 1;
+                self.removed.insert(n, self.num_removed);
             }
         }
     }

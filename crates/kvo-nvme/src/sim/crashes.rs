@@ -5,9 +5,9 @@ use super::{
     disk::lock,
     facts::{options, sim},
     faults::{Faults, Kind, Plan},
-    life::End,
+    life::{self, End},
     rng::Rng,
-    walk::Step,
+    walk::{Decaying, Step},
 };
 use crate::NvmeOptions;
 
@@ -23,8 +23,13 @@ impl Sim {
         self.apply(&Step::Poll);
     }
 
+    /// Ends the store, and opens it as it was opened.
+    fn begin(&mut self, end: End) {
+        self.apply(&Step::BeginAnew { end, durable: self.options.durable });
+    }
+
     fn end_and_check(&mut self, end: End, resident: &[u64]) {
-        self.apply(&Step::BeginAnew(end));
+        self.begin(end);
         assert!(self.book.resident.iter().eq(resident), "{:?}, not {resident:?}", self.book.resident);
     }
 }
@@ -35,14 +40,17 @@ fn a_crash_loses_at_most_the_last_batch() {
         let mut sim = sim(8);
         sim.put(&[1, 2, 3], Plan::good());
         if end == End::PowerLost {
-            lock(&sim.disk).sync_data().unwrap();
+            lock(&sim.disk).sync_data(0).unwrap();
             lock(&sim.disk).sync_index().unwrap();
         }
         sim.write(&[4, 5]);
         sim.run_transfers();
         assert_eq!(sim.book.resident.len(), 5);
-        sim.end_and_check(end, &[1, 2, 3]);
-        sim.check_read(&[1, 2, 3], Plan::good(), &[1, 2, 3]);
+        sim.begin(end);
+        assert!([1, 2, 3].iter().all(|n| sim.book.resident.contains(n)), "{:?}", sim.book.resident);
+        sim.read(&[1, 2, 3]);
+        sim.finish();
+        assert_eq!(sim.book.chunks_arrived, 3);
     }
 }
 
@@ -62,16 +70,11 @@ fn durable_writes_survive_any_crash() {
 }
 
 #[test]
-fn a_durable_write_is_reported_when_data_and_index_are_synced() {
+fn a_durable_write_is_reported_when_its_record_is_safe() {
     let mut sim = durable(2, 1);
     sim.write(&[1]);
     sim.run_transfers();
-    // The data, the sector with the record, the index.
-    for _ in 0..2 {
-        sim.apply(&Step::Record);
-        sim.apply(&Step::Poll);
-        assert_eq!((sim.book.jobs.len(), sim.book.resident.len()), (1, 0));
-    }
+    assert_eq!((sim.book.jobs.len(), sim.book.resident.len()), (1, 0));
     sim.apply(&Step::Record);
     sim.apply(&Step::Poll);
     assert_eq!((sim.book.jobs.len(), sim.book.resident.len()), (0, 1));
@@ -89,7 +92,7 @@ fn a_failed_sync_is_never_believed() {
     sim.apply(&Step::Pass(sim.options.breaker.pause * 2));
     sim.put(&[3], Plan::good());
     assert!(sim.book.resident.is_empty(), "{:?}", sim.book.resident);
-    sim.apply(&Step::BeginAnew(End::Closed));
+    sim.begin(End::Closed);
     sim.put(&[4], Plan::good());
     assert!(sim.book.resident.contains(&4));
 }
@@ -97,13 +100,9 @@ fn a_failed_sync_is_never_believed() {
 #[test]
 fn what_a_killed_store_had_told_the_system_is_durable_before_it_is_called_so() {
     for seed in 0..20 {
-        let mut sim = durable(4, seed);
-        sim.write(&[1]);
-        sim.run_transfers();
-        // The record is written, and not synced.
-        sim.apply(&Step::Record);
-        sim.apply(&Step::Record);
-        sim.end_and_check(End::Killed, &[1]);
+        let mut sim = Sim::new(options(4), Faults::none(), Rng::new(seed), None);
+        sim.put(&[1], Plan::good());
+        sim.apply(&Step::BeginAnew { end: End::Killed, durable: true });
         // It is there, so it is not written again.
         sim.put(&[1], Plan::good());
         sim.end_and_check(End::PowerLost, &[1]);
@@ -119,7 +118,7 @@ fn a_loss_of_power_in_a_write_is_a_miss_or_a_hit_and_never_a_mix() {
         let mut sim = Sim::new(options, Faults::none(), Rng::new(seed), None);
         sim.put(&[1], Plan::good());
         sim.put(&[2], Plan::good());
-        sim.apply(&Step::BeginAnew(End::PowerLost));
+        sim.begin(End::PowerLost);
         let found: Vec<u64> = sim.book.resident.iter().copied().collect();
         assert!(found.len() <= 1, "{found:?}");
         for n in found {
@@ -162,7 +161,7 @@ fn the_newest_generation_wins() {
         sim.put(&[1], Plan::good());
         let again = sim.place(1).unwrap();
         assert_ne!(again.0, slot);
-        sim.apply(&Step::BeginAnew(end));
+        sim.begin(end);
         assert_eq!(sim.place(1), Some(again));
         sim.check_read(&[1], Plan::good(), &[1]);
     }
@@ -173,7 +172,7 @@ fn a_record_that_decays_costs_its_chunk() {
     for bit in [0, 70, 500, 1023] {
         let mut sim = sim(6);
         sim.put(&[1, 2, 3, 4, 5], Plan::good());
-        sim.apply(&Step::Decay { slot: 2, bit, in_record: true });
+        sim.apply(&Step::Decay { of: Decaying::Record, nth: 2, bit });
         sim.end_and_check(End::Killed, &[1, 2, 4, 5]);
         sim.check_read(&[5, 4, 2, 1], Plan::good(), &[1, 2, 4, 5]);
     }
@@ -197,4 +196,37 @@ fn a_slot_that_failed_is_left_alone_by_the_next_store() {
     assert_eq!(sim.store.counts().quarantined, 1);
     sim.end_and_check(End::Killed, &[1]);
     assert_eq!(sim.store.counts().quarantined, 1);
+}
+
+#[test]
+fn a_superblock_that_decays_costs_nothing() {
+    let mut sim = sim(4);
+    sim.put(&[1, 2], Plan::good());
+    for n in [3, 4] {
+        sim.begin(End::Killed);
+        sim.put(&[n], Plan::good());
+        // Each time the newest, which says in which epoch that was written.
+        lock(&sim.disk).decay_superblock(true, 8 * n);
+    }
+    sim.end_and_check(End::Killed, &[1, 2, 3, 4]);
+    sim.check_read(&[1, 2, 3, 4], Plan::good(), &[1, 2, 3, 4]);
+}
+
+#[test]
+fn openings_that_are_cut_off_leave_the_store_as_it_was() {
+    for (seed, calls) in (0..200).zip((0..5).cycle()) {
+        let mut sim = Sim::new(options(4), Faults::none(), Rng::new(seed), None);
+        sim.put(&[1, 2], Plan::good());
+        lock(&sim.disk).decay_superblock(false, seed);
+        sim.end_and_check(End::Closed, &[1, 2]);
+        // Killed, and then without power.
+        for calls in [calls, seed % 3] {
+            lock(&sim.disk).light_fuse(calls);
+            let _ = life::begin(&sim.disk);
+            lock(&sim.disk).put_out_fuse();
+        }
+        lock(&sim.disk).lose_power();
+        sim.end_and_check(End::Killed, &[1, 2]);
+        sim.check_read(&[1, 2], Plan::good(), &[1, 2]);
+    }
 }

@@ -15,8 +15,11 @@ use super::{
     rng::Rng,
 };
 use crate::{
-    file::ChunkFile,
-    format::{BLOCK_BYTES, DATA_START, RECORD_BYTES, RECORDS_START, index_bytes, record_start},
+    file::{ChunkFile, StableFile},
+    format::{
+        BLOCK_BYTES, DATA_START, Damage, RECORD_BYTES, RECORDS_START, Superblock, index_bytes, newest,
+        record_start,
+    },
     options::Geometry,
 };
 
@@ -53,6 +56,14 @@ pub(super) struct Disk {
     pub(super) tainted_records: HashSet<u32>,
     /// Those of them whose records were written again; with the next sync they are good.
     rewritten_records: HashSet<u32>,
+    /// Whether a superblock has decayed.
+    pub(super) lost_superblock: bool,
+    /// A store is being opened: its syncs go well.
+    pub(super) is_opening: bool,
+    /// A defect: a sync does nothing.
+    pub(super) skips_syncs: bool,
+    /// Calls that the journal still makes before its process ends.
+    fuse: Option<u64>,
 }
 
 impl Disk {
@@ -68,6 +79,10 @@ impl Disk {
             tainted: HashSet::new(),
             tainted_records: HashSet::new(),
             rewritten_records: HashSet::new(),
+            lost_superblock: false,
+            is_opening: false,
+            skips_syncs: false,
+            fuse: None,
         }
     }
 
@@ -109,9 +124,80 @@ impl Disk {
         self.taint_records([slot]);
     }
 
+    pub(super) fn superblock(&self, block: usize) -> Result<Superblock, Damage> {
+        let bytes = self.index.bytes((block * BLOCK_BYTES) as u64, BLOCK_BYTES);
+        Superblock::decode(bytes.try_into().expect("a block"))
+    }
+
+    /// A bit of the newer superblock, or of the older one, changes where it lies, if the other is good.
+    pub(super) fn decay_superblock(&mut self, is_newer: bool, bit: u64) {
+        let Ok((_, newest)) = newest([self.superblock(0), self.superblock(1)]) else { return };
+        let block = if is_newer { newest } else { 1 - newest };
+        if self.superblock(1 - block).is_ok() && self.index.is_synced(((1 - block) * BLOCK_BYTES) as u64) {
+            let (at, bit) = (bit / 8 % BLOCK_BYTES as u64, u32::try_from(bit % 8).expect("small"));
+            self.index.flip((block * BLOCK_BYTES) as u64 + at, bit);
+            self.lost_superblock = true;
+        }
+    }
+
     /// The record of a slot, as a read gives it.
     pub(super) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
         self.index.bytes(record_start(slot), RECORD_BYTES).try_into().expect("of that length")
+    }
+
+    /// Lets the process end when the journal has made so many calls.
+    pub(super) fn light_fuse(&mut self, calls: u64) {
+        self.fuse = Some(calls);
+    }
+
+    pub(super) fn put_out_fuse(&mut self) {
+        self.fuse = None;
+    }
+
+    /// Whether the process has ended at this call, or before it.
+    fn burn_fuse(&mut self) -> Option<Burnt> {
+        let left = self.fuse.as_mut()?;
+        let burnt = if *left == 0 { Some(Burnt::Before) } else { None };
+        *left = left.saturating_sub(1);
+        if *left == 0 && burnt.is_none() { Some(Burnt::Now) } else { burnt }
+    }
+
+    fn write_index(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        if let Some(burnt) = self.burn_fuse() {
+            if burnt == Burnt::Now {
+                let rng = &mut self.rng;
+                self.index.write(offset, bytes, |_| rng.one_in(2));
+            }
+            return Err(Errno::IO.into());
+        }
+        if offset < RECORDS_START {
+            self.index.write(offset, bytes, |_| true);
+            return Ok(bytes.len());
+        }
+        let slots = records_in(offset, bytes.len(), self.geometry.capacity);
+        if self.strikes(Kind::Record) {
+            let rng = &mut self.rng;
+            self.index.write(offset, bytes, |_| rng.one_in(2));
+            return Err(self.rng.pick(&[Errno::IO, Errno::NOSPC]).into());
+        }
+        if self.strikes(Kind::Interrupted) {
+            return Err(Errno::INTR.into());
+        }
+        if self.strikes(Kind::Short) {
+            let count = 1 + self.rng.index(bytes.len());
+            self.index.write(offset, &bytes[..count], |_| true);
+            return Ok(count);
+        }
+        let is_torn = self.strikes(Kind::Torn);
+        if is_torn || self.strikes(Kind::Lost) {
+            let rng = &mut self.rng;
+            self.index.write(offset, bytes, |_| is_torn && rng.one_in(2));
+            self.taint_records(slots);
+        } else {
+            self.index.write(offset, bytes, |_| true);
+            self.rewritten_records.extend(slots);
+        }
+        Ok(bytes.len())
     }
 
     fn taint_records(&mut self, slots: impl IntoIterator<Item = u32>) {
@@ -121,43 +207,35 @@ impl Disk {
         }
     }
 
-    /// Writes one sector of records.
-    pub(super) fn write_records(&mut self, offset: u64, bytes: &[u8; SECTOR_BYTES]) -> io::Result<()> {
-        if self.strikes(Kind::Record) {
-            if self.rng.one_in(2) {
-                self.index.write(offset, bytes, |_| true);
-            }
-            return Err(self.rng.pick(&[Errno::IO, Errno::NOSPC]).into());
+    /// Sees to it that what was written to the file of a device is on stable storage.
+    pub(super) fn sync_data(&mut self, device: u32) -> io::Result<()> {
+        if self.skips_syncs {
+            return Ok(());
         }
-        let slots = records_in(offset, self.geometry.capacity);
-        if self.strikes(Kind::Lost) {
-            self.taint_records(slots);
-        } else {
-            self.index.write(offset, bytes, |_| true);
-            self.rewritten_records.extend(slots);
+        if self.burn_fuse().is_some() {
+            return Err(Errno::IO.into());
         }
-        Ok(())
-    }
-
-    /// Sees to it that what was written to the data files is on stable storage.
-    pub(super) fn sync_data(&mut self) -> io::Result<()> {
-        for device in 0..self.geometry.num_devices {
-            if self.strikes(Kind::Sync) {
-                let dropped = self.data[device as usize].fail_sync(&mut self.rng);
-                let slots = dropped.into_iter().map(|offset| self.slot_at(device, offset).0);
-                self.tainted.extend(slots.collect::<Vec<_>>());
-                return Err(Errno::IO.into());
-            }
-            self.data[device as usize].sync();
+        if self.strikes(Kind::Sync) {
+            let dropped = self.data[device as usize].fail_sync(&mut self.rng);
+            let slots = dropped.into_iter().map(|offset| self.slot_at(device, offset).0);
+            self.tainted.extend(slots.collect::<Vec<_>>());
+            return Err(Errno::IO.into());
         }
+        self.data[device as usize].sync();
         Ok(())
     }
 
     /// The same for the index.
     pub(super) fn sync_index(&mut self) -> io::Result<()> {
-        if self.strikes(Kind::Sync) {
+        if self.skips_syncs {
+            return Ok(());
+        }
+        if self.burn_fuse().is_some() {
+            return Err(Errno::IO.into());
+        }
+        if !self.is_opening && self.strikes(Kind::Sync) {
             for offset in self.index.fail_sync(&mut self.rng) {
-                self.taint_records(records_in(offset, self.geometry.capacity));
+                self.taint_records(records_in(offset, SECTOR_BYTES, self.geometry.capacity));
             }
             return Err(Errno::IO.into());
         }
@@ -264,13 +342,18 @@ impl Disk {
     }
 }
 
-/// The slots whose records are in the sector that begins at `offset` of the index.
-fn records_in(offset: u64, num_slots: u32) -> Range<u32> {
-    let slot = |offset: u64| {
-        let nth = offset.saturating_sub(RECORDS_START) / RECORD_BYTES as u64;
-        u32::try_from(nth).expect("the index is small").min(num_slots)
-    };
-    slot(offset)..slot(offset + SECTOR_BYTES as u64)
+/// Whether the process ends amid this call, or has ended before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Burnt {
+    Now,
+    Before,
+}
+
+/// The slots of which some of the record is in `count` bytes of the index at `offset`.
+fn records_in(offset: u64, count: usize, num_slots: u32) -> Range<u32> {
+    let slot = |bytes: u64| u32::try_from(bytes / RECORD_BYTES as u64).expect("small").min(num_slots);
+    let end = (offset + count as u64).saturating_sub(RECORDS_START);
+    slot(offset.saturating_sub(RECORDS_START))..slot(end.next_multiple_of(RECORD_BYTES as u64))
 }
 
 /// The file of one device.
@@ -286,5 +369,33 @@ impl ChunkFile for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         lock(&self.disk).write(self.device, bytes, offset)
+    }
+}
+
+impl StableFile for SimFile {
+    fn sync(&self) -> io::Result<()> {
+        lock(&self.disk).sync_data(self.device)
+    }
+}
+
+/// The index file, to be written.
+pub(super) struct SimIndex {
+    pub(super) disk: Shared<Disk>,
+}
+
+impl ChunkFile for SimIndex {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        bytes.copy_from_slice(lock(&self.disk).index.bytes(offset, bytes.len()));
+        Ok(bytes.len())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        lock(&self.disk).write_index(bytes, offset)
+    }
+}
+
+impl StableFile for SimIndex {
+    fn sync(&self) -> io::Result<()> {
+        lock(&self.disk).sync_index()
     }
 }

@@ -27,8 +27,8 @@ pub(super) enum Plant {
     ReportedEarly,
     /// Of two records of a key the older one is recovered.
     OlderRecovered,
-    /// A record is called safe before anything is synced.
-    CalledSafeEarly,
+    /// A sync does nothing.
+    SyncsSkipped,
     /// A durable store that is opened takes for safe what a killed one had only told the system.
     OpenedUnsynced,
 }

@@ -7,7 +7,7 @@ use super::{
     disk::lock,
     faults::{Call, Faults, Lie, Plan},
     rng::Rng,
-    walk::Step,
+    walk::{Decaying, Step},
 };
 use crate::NvmeOptions;
 
@@ -84,7 +84,7 @@ fn a_bit_that_decays_costs_its_chunk() {
     for bit in [0, 1, 4095, 4096, CHUNK_BYTES * 8 - 1] {
         let mut sim = sim(2);
         sim.put(&[1, 2], Plan::good());
-        sim.apply(&Step::Decay { slot: 1, bit, in_record: false });
+        sim.apply(&Step::Decay { of: Decaying::Chunk, nth: 1, bit });
         sim.check_read(&[1, 2], Plan::good(), &[1]);
     }
 }

@@ -47,10 +47,12 @@ pub(super) enum Kind {
     Record,
     /// A sync fails.
     Sync,
+    /// An opening or a close is killed.
+    CutOff,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::Device,
         Self::Full,
         Self::Quota,
@@ -70,6 +72,7 @@ impl Kind {
         Self::Stuck,
         Self::Record,
         Self::Sync,
+        Self::CutOff,
     ];
 
     /// Whether the disk says that all went well, or says nothing at all.

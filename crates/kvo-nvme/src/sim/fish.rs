@@ -49,8 +49,8 @@ fn an_older_generation_that_is_recovered_is_found() {
 }
 
 #[test]
-fn a_record_that_is_called_safe_before_a_sync_is_found() {
-    check(Plant::CalledSafeEarly);
+fn a_sync_that_does_nothing_is_found() {
+    check(Plant::SyncsSkipped);
 }
 
 #[test]

@@ -49,6 +49,11 @@ impl Image {
         &self.stable[at..at + count]
     }
 
+    /// Whether a loss of power would leave the sector at `offset` as it is.
+    pub(super) fn is_synced(&self, offset: u64) -> bool {
+        self.bytes(offset, SECTOR_BYTES) == self.stable(offset, SECTOR_BYTES)
+    }
+
     /// Writes the sectors of `bytes` for which `lands` says so, counted from the first.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8], mut lands: impl FnMut(usize) -> bool) {
         let start = self.at(offset);

@@ -2,6 +2,7 @@
 //! be there again.
 
 use std::{
+    io,
     ops::{Deref, DerefMut},
     sync::Arc,
     time::Duration,
@@ -12,8 +13,9 @@ use kvo_core::{Clock, HostMemory, ManualClock, OffloadKey};
 
 use super::{
     Sim,
-    disk::{Disk, Shared, SimFile, lock, share},
+    disk::{Disk, Shared, SimFile, SimIndex, lock, share},
     engine::{Plant, SimEngine, Transfers, number},
+    faults::Kind,
     image::Image,
     memory::{SimMemory, content},
     records::{Records, SimJournal},
@@ -21,11 +23,12 @@ use super::{
 use crate::{
     EngineInfo, EngineKind, NvmeOptions, NvmeStore,
     file::ChunkFile,
+    files::{Superblocks, as_if_lost, begin_epoch},
     format::{
         BLOCK_BYTES, RECORD_BYTES, RECORDS_START, Record, RecordState, StoreId, StoreState, Superblock,
         newest, number_of, order_start,
     },
-    journal::{Entry, Recovered},
+    journal::Recovered,
     options::Geometry,
     recovery::recover,
     slots::{SlotState, Tenant},
@@ -73,32 +76,38 @@ pub(super) fn format(disk: &mut Disk, options: &NvmeOptions) {
         order_slots: 0,
         order_sum: 0,
     };
-    disk.index.write(0, &superblock.encode(), |_| true);
+    for (block, superblock) in [(0, superblock.next(StoreState::Open)), (1, superblock)] {
+        disk.index.write((block * BLOCK_BYTES) as u64, &superblock.encode(), |_| true);
+    }
     disk.index.sync();
 }
 
-/// The superblock that counts, and which of the two it is.
-fn superblock(disk: &Disk) -> (Superblock, usize) {
-    let block = |nth: usize| {
-        let bytes = disk.index.bytes((nth * BLOCK_BYTES) as u64, BLOCK_BYTES);
-        Superblock::decode(bytes.try_into().expect("a block"))
-    };
-    newest([block(0), block(1)]).expect("a superblock is whole at any time")
+/// The superblocks, as the code that ships understands them.
+fn superblocks(disk: &Disk) -> Superblocks {
+    let blocks = [0, 1].map(|block| disk.superblock(block));
+    let is_other_damaged = blocks.iter().any(Result::is_err);
+    let (newest, block) = newest(blocks).expect("a superblock is whole at any time");
+    let newest = if is_other_damaged { as_if_lost(&newest) } else { newest };
+    Superblocks { newest, block, is_other_damaged }
 }
 
 fn read_index(disk: &Disk) -> Recovered {
-    let (superblock, _) = superblock(disk);
+    let superblock = superblocks(disk).newest;
     let records = disk.index.bytes(RECORDS_START, superblock.num_slots as usize * RECORD_BYTES);
     let order = disk.index.bytes(order_start(superblock.num_slots), superblock.order_slots as usize * 4);
     recover(&superblock, records, (superblock.state == StoreState::Clean).then_some(order))
 }
 
-/// Begins an epoch: the first thing that is written when a store is opened.
-fn begin_epoch(disk: &mut Disk) -> (Superblock, usize) {
-    let (old, block) = superblock(disk);
-    let next = Superblock { epoch: old.epoch + 1, ..old.next(StoreState::Open) };
-    disk.index.write(((1 - block) * BLOCK_BYTES) as u64, &next.encode(), |_| true);
-    (next, 1 - block)
+/// Begins the next epoch.
+///
+/// # Errors
+/// If the process ends amid it.
+pub(super) fn begin(disk: &Shared<Disk>) -> io::Result<(Superblock, usize)> {
+    let superblocks = superblocks(&lock(disk));
+    lock(disk).is_opening = true;
+    let begun = begin_epoch(&SimIndex { disk: Arc::clone(disk) }, &superblocks);
+    lock(disk).is_opening = false;
+    begun
 }
 
 /// Opens the store that is on the disk.
@@ -110,8 +119,7 @@ pub(super) fn open(
     plant: Option<Plant>,
 ) -> Life {
     let mut recovered = read_index(&lock(disk));
-    let begun = begin_epoch(&mut lock(disk));
-    lock(disk).index.sync();
+    let begun = begin(disk).expect("nothing goes wrong with superblocks but the end of a process");
     if options.durable && plant != Some(Plant::OpenedUnsynced) {
         // What a killed process had written is called safe from now on.
         lock(disk).data.iter_mut().for_each(Image::sync);
@@ -128,8 +136,8 @@ pub(super) fn open(
         checksum: options.checksum,
     };
     let (sender, events) = crossbeam_channel::unbounded();
-    let records =
-        share(Records::new(Arc::clone(disk), begun.clone(), sender.clone(), options.durable, plant));
+    lock(disk).skips_syncs = plant == Some(Plant::SyncsSkipped);
+    let records = share(Records::new(Arc::clone(disk), begun.clone(), sender.clone(), options.durable));
     let transfers =
         share(Transfers::new(Arc::clone(disk), Arc::clone(memory), worker.clone(), sender, plant));
     let info =
@@ -190,7 +198,7 @@ impl DerefMut for Live {
 
 impl Sim {
     /// Ends the store in some way, and opens it again.
-    pub(super) fn begin_anew(&mut self, end: End) {
+    pub(super) fn begin_anew(&mut self, end: End, durable: bool) {
         let is_quiet = end == End::Closed && lock(&self.disk).rng.one_in(2);
         if is_quiet {
             self.finish();
@@ -198,19 +206,29 @@ impl Sim {
         let resident = self.resident();
         self.check_records();
         self.check_payloads(&resident);
-        let is_closed = self.end(end);
+        // While a store is closed, chunks are still dropped, and others written.
+        let is_final = is_quiet || end != End::Closed;
+        let end = self.end(end);
+        let is_closed = end == End::Closed;
+        let bit = lock(&self.disk).rng.next();
+        if lock(&self.disk).strikes(Kind::Decay) {
+            lock(&self.disk).decay_superblock(true, bit);
+        }
+        let (end, is_begun) = self.begin_in_vain(end);
         // Of what was written down, all must be there; and everything was, if that can be known.
-        let is_owed = is_quiet && is_closed || self.options.durable && end == End::PowerLost;
+        let is_owed = is_final && (is_closed || self.options.durable);
         let expected = self.recorded(&resident, is_owed);
-        self.check_recovery(&expected, is_closed);
+        self.check_recovery(&expected, is_closed && !is_begun);
+        let was_durable = std::mem::replace(&mut self.options.durable, durable);
         self.open_again();
         let are_there = tenants(&self.resident());
         for (key, generation) in tenants(&expected) {
             assert_eq!(are_there.get(&key), Some(&generation), "chunk {} is gone", number(&key));
         }
-        if self.options.durable || end != End::PowerLost {
+        if was_durable || is_closed || end != End::PowerLost {
             self.check_payloads(&expected);
         }
+        self.check_quarantined();
         self.pardon();
         self.lives.ends[end as usize] += 1;
         self.lives.chunks_recovered += are_there.len() as u64;
@@ -250,6 +268,15 @@ impl Sim {
         }
     }
 
+    /// Slots that failed are used no more.
+    fn check_quarantined(&self) {
+        let disk = lock(&self.disk);
+        for (slot, state) in self.store.slot_states() {
+            let has_failed = record_on(&disk, slot) == Some(RecordState::Quarantined);
+            assert_eq!(has_failed, state == SlotState::Quarantined, "slot {slot} is {state:?}");
+        }
+    }
+
     /// Of chunks that nobody was promised, the bytes may be gone, which the first read finds.
     fn pardon(&self) {
         let resident = self.resident();
@@ -267,13 +294,22 @@ impl Sim {
         *disk.chunk(slot) == content(number(&tenant.key), version, self.memory.chunk_bytes())
     }
 
-    /// Ends the store; says whether it was closed in order.
-    fn end(&mut self, end: End) -> bool {
+    /// Ends the store; says how it ended after all. A close may be cut short.
+    fn end(&mut self, mut end: End) -> End {
         if end == End::Closed {
             let store = self.store.0.take().expect("it is open");
-            if store.close(Duration::ZERO).is_ok() {
-                return true;
+            let mut disk = lock(&self.disk);
+            if disk.strikes(Kind::CutOff) {
+                let calls = disk.rng.below(12);
+                disk.light_fuse(calls);
             }
+            drop(disk);
+            let result = store.close(Duration::ZERO);
+            lock(&self.disk).put_out_fuse();
+            if result.is_ok() {
+                return end;
+            }
+            end = lock(&self.disk).rng.pick(&[End::Killed, End::PowerLost]);
         }
         let (mut transfers, mut records) = (lock(&self.transfers), lock(&self.records));
         transfers.be_killed();
@@ -281,7 +317,25 @@ impl Sim {
         if end == End::PowerLost {
             lock(&self.disk).lose_power();
         }
-        false
+        end
+    }
+
+    /// Openings that are killed at once, or lose their power; says what has happened all in all, and whether an epoch may
+    /// have begun.
+    fn begin_in_vain(&mut self, mut end: End) -> (End, bool) {
+        let mut is_begun = false;
+        while lock(&self.disk).strikes(Kind::CutOff) {
+            is_begun = true;
+            let fuse = lock(&self.disk).rng.below(4);
+            lock(&self.disk).light_fuse(fuse);
+            let _ = begin(&self.disk);
+            lock(&self.disk).put_out_fuse();
+            if lock(&self.disk).rng.one_in(2) {
+                lock(&self.disk).lose_power();
+                end = End::PowerLost;
+            }
+        }
+        (end, is_begun)
     }
 
     /// Those of the chunks whose records are on the disk; if it is `owed`, all but those whose record the disk has lost
@@ -298,16 +352,17 @@ impl Sim {
         recorded
     }
 
-    /// What is recovered is what the records say, the newest of each key, however often one begins.
+    /// What is recovered is what the records say, the newest of each key, however often one looks.
     fn check_recovery(&mut self, expected: &[(u32, Tenant)], is_closed: bool) {
-        let mut disk = lock(&self.disk);
+        let disk = lock(&self.disk);
         let mut newest: HashMap<OffloadKey, (u64, u32)> = HashMap::new();
         for (slot, record) in records_on(&disk) {
             let known = newest.entry(record.key).or_insert((record.generation, slot));
             *known = (*known).max((record.generation, slot));
         }
         let recovered = read_index(&disk);
-        assert!(recovered.report.clean || !is_closed, "closed, and not clean");
+        let is_clean = recovered.report.clean || disk.lost_superblock;
+        assert!(is_clean || !is_closed, "closed, and not clean");
         assert_eq!(recovered.chunks.len(), newest.len());
         for entry in &recovered.chunks {
             let RecordState::Chunk(record) = entry.state else { panic!("{entry:?} is no chunk") };
@@ -316,18 +371,8 @@ impl Sim {
         for (slot, tenant) in expected {
             assert_eq!(newest.get(&tenant.key), Some(&(tenant.generation, *slot)), "{tenant:?}");
         }
-        // An opening that ends when it has begun its epoch, or half begun it, changes nothing.
-        if disk.rng.one_in(2) {
-            begin_epoch(&mut disk);
-            let mut again = read_index(&disk);
-            let mut before = recovered;
-            if before.report.clean {
-                let slot = |entry: &Entry| entry.slot;
-                before.chunks.sort_unstable_by_key(slot);
-                again.chunks.sort_unstable_by_key(slot);
-            }
-            assert_eq!((again.chunks, again.quarantined), (before.chunks, before.quarantined));
-        }
+        let again = read_index(&disk);
+        assert_eq!((again.chunks, again.quarantined), (recovered.chunks, recovered.quarantined));
     }
 
     fn open_again(&mut self) {

@@ -13,9 +13,9 @@ use super::{
     life::End,
     rng::Rng,
 };
-use crate::NvmeOptions;
+use crate::{Admission, AdmissionRule, BreakerOptions, NvmeOptions};
 
-const STEPS: u64 = 240;
+const STEPS: u64 = 320;
 const STEPS_REMEMBERED: usize = 16;
 
 /// One step. Which transfer a number means is decided modulo what there is.
@@ -42,13 +42,32 @@ pub(super) enum Step {
     /// The journal does the next thing.
     Record,
     Pass(Duration),
-    BeginAnew(End),
-    /// A bit of a chunk, or of its record, changes.
-    Decay {
-        slot: u64,
-        bit: u64,
-        in_record: bool,
+    /// The store ends, and is opened again, durable from then on or not.
+    BeginAnew {
+        end: End,
+        durable: bool,
     },
+    /// A bit changes where it lies.
+    Decay {
+        of: Decaying,
+        nth: u64,
+        bit: u64,
+    },
+}
+
+/// What a bit is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decaying {
+    Chunk,
+    Record,
+    Superblock,
+}
+
+impl Decaying {
+    fn draw(rng: &mut Rng) -> Step {
+        let of = rng.pick(&[Self::Chunk, Self::Chunk, Self::Chunk, Self::Record, Self::Superblock]);
+        Step::Decay { of, nth: rng.next(), bit: rng.next() }
+    }
 }
 
 /// How a seed walks: how often it does what, with how many chunks.
@@ -64,6 +83,8 @@ struct Gait {
     /// Once in so many times, the clock jumps, and the store ends.
     jump: u64,
     end: u64,
+    /// Of the stores, so many quarters are durable.
+    durable_quarters: u64,
 }
 
 impl Gait {
@@ -78,12 +99,14 @@ impl Gait {
             direct: rng.pick(&[0, 0, 1]),
             jump: rng.pick(&[0, 0, 60, 200]),
             end: rng.pick(&[0, 20, 80, 80, 160]),
+            durable_quarters: rng.pick(&[0, 0, 2, 4]),
         }
     }
 
     fn step(&self, rng: &mut Rng) -> Step {
         if rng.one_in(self.end) {
-            return Step::BeginAnew(rng.pick(&[End::Closed, End::Killed, End::PowerLost]));
+            let end = rng.pick(&[End::Closed, End::Killed, End::PowerLost]);
+            return Step::BeginAnew { end, durable: rng.below(4) < self.durable_quarters };
         }
         if rng.one_in(self.jump) {
             return Step::Pass(Duration::from_secs(rng.below(60)));
@@ -132,7 +155,7 @@ impl Gait {
 }
 
 /// What a walk has come by.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) steps: u64,
     pub(super) jobs: u64,
@@ -184,6 +207,20 @@ fn draw_policy(rng: &mut Rng) -> PolicyKind {
     }
 }
 
+/// Mostly everything is let in: a store that holds nothing shows little.
+fn draw_admission(rng: &mut Rng) -> Admission {
+    let rule = if rng.one_in(8) {
+        AdmissionRule::SecondOffer { keys_max: rng.pick(&[4, 64]) }
+    } else {
+        AdmissionRule::Always
+    };
+    Admission {
+        rule,
+        bytes_per_day_max: rng.one_in(12).then_some(1 << 30),
+        skip_while_reads_wait: rng.one_in(8),
+    }
+}
+
 fn draw_options(rng: &mut Rng) -> NvmeOptions {
     let num_devices = rng.pick(&[1, 1, 1, 2, 3]);
     let capacity = u32::try_from(num_devices + rng.below(40)).expect("small").min(40);
@@ -193,8 +230,10 @@ fn draw_options(rng: &mut Rng) -> NvmeOptions {
         dirs,
         policy: draw_policy(rng),
         queue_chunks_max: 1 + rng.index(40),
+        deadline: Duration::from_secs(rng.pick(&[1, 30])),
+        breaker: BreakerOptions { errors: rng.pick(&[2, 8, 8, 1000]), ..BreakerOptions::default() },
+        admission: draw_admission(rng),
         record_events: true,
-        durable: rng.one_in(3),
         ..NvmeOptions::new("unused", capacity, chunk_bytes)
     }
 }
@@ -205,12 +244,13 @@ pub(super) fn walk(seed: u64, plant: Option<Plant>) -> Tally {
     let mut trail = Trail { seed, at: 0, steps: VecDeque::with_capacity(STEPS_REMEMBERED) };
     let options = draw_options(&mut rng);
     let gait = Gait::draw(&mut rng, options.capacity_chunks);
+    let options = NvmeOptions { durable: rng.below(4) < gait.durable_quarters, ..options };
     let faults = Faults::draw(&mut rng);
     let mut sim = Sim::new(options, faults, rng.split(), plant);
     for at in 0..STEPS {
         let mut step = gait.step(&mut rng);
         if lock(&sim.disk).strikes(Kind::Decay) {
-            step = Step::Decay { slot: rng.next(), bit: rng.next(), in_record: rng.one_in(4) };
+            step = Decaying::draw(&mut rng);
         }
         trail.at = at;
         if trail.steps.len() == STEPS_REMEMBERED {
