@@ -56,6 +56,9 @@ pub(super) struct Disk {
     pub(super) tainted_records: HashSet<u32>,
     /// Those of them whose records were written again; with the next sync they are good.
     rewritten_records: HashSet<u32>,
+    /// Slots, and those of records, some of which a failed sync has dropped. The store was told; the next one will not be.
+    dropped: HashSet<u32>,
+    dropped_records: HashSet<u32>,
     /// Whether a superblock has decayed.
     pub(super) lost_superblock: bool,
     /// A store is being opened: its syncs go well.
@@ -79,6 +82,8 @@ impl Disk {
             tainted: HashSet::new(),
             tainted_records: HashSet::new(),
             rewritten_records: HashSet::new(),
+            dropped: HashSet::new(),
+            dropped_records: HashSet::new(),
             lost_superblock: false,
             is_opening: false,
             skips_syncs: false,
@@ -200,6 +205,13 @@ impl Disk {
         Ok(bytes.len())
     }
 
+    /// A store begins that knows nothing of what was dropped under the one before.
+    pub(super) fn forget_dropped(&mut self) {
+        self.tainted.extend(self.dropped.drain());
+        let records = std::mem::take(&mut self.dropped_records);
+        self.taint_records(records);
+    }
+
     fn taint_records(&mut self, slots: impl IntoIterator<Item = u32>) {
         for slot in slots {
             self.rewritten_records.remove(&slot);
@@ -218,7 +230,8 @@ impl Disk {
         if self.strikes(Kind::Sync) {
             let dropped = self.data[device as usize].fail_sync(&mut self.rng);
             let slots = dropped.into_iter().map(|offset| self.slot_at(device, offset).0);
-            self.tainted.extend(slots.collect::<Vec<_>>());
+            let slots: Vec<u32> = slots.collect();
+            self.dropped.extend(slots);
             return Err(Errno::IO.into());
         }
         self.data[device as usize].sync();
@@ -235,7 +248,7 @@ impl Disk {
         }
         if !self.is_opening && self.strikes(Kind::Sync) {
             for offset in self.index.fail_sync(&mut self.rng) {
-                self.taint_records(records_in(offset, SECTOR_BYTES, self.geometry.capacity));
+                self.dropped_records.extend(records_in(offset, SECTOR_BYTES, self.geometry.capacity));
             }
             return Err(Errno::IO.into());
         }

@@ -281,6 +281,7 @@ impl Sim {
     fn pardon(&self) {
         let resident = self.resident();
         let (mut disk, transfers) = (lock(&self.disk), lock(&self.transfers));
+        disk.forget_dropped();
         for (slot, tenant) in resident {
             if !self.is_whole(&disk, &transfers, slot, &tenant) {
                 disk.tainted.insert(slot);
@@ -339,7 +340,7 @@ impl Sim {
     }
 
     /// Those of the chunks whose records are on the disk; if it is `owed`, all but those whose record the disk has lost
-    /// without a word.
+    /// without a word, or for which it has brought another back.
     fn recorded(&self, chunks: &[(u32, Tenant)], is_owed: bool) -> Vec<(u32, Tenant)> {
         let disk = lock(&self.disk);
         let mut recorded = chunks.to_vec();
@@ -347,7 +348,10 @@ impl Sim {
             let is_there = is_recorded(&disk, *slot, tenant);
             let may_lack = !is_owed || disk.tainted_records.contains(slot);
             assert!(is_there || may_lack, "the record of {tenant:?} in slot {slot} is gone");
-            is_there
+            let is_newer =
+                |(_, other): &(u32, Record)| other.key == tenant.key && other.generation > tenant.generation;
+            let newer = records_on(&disk).find(is_newer);
+            is_there && !newer.is_some_and(|(other, _)| disk.tainted_records.contains(&other))
         });
         recorded
     }
