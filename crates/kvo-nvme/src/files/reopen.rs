@@ -87,8 +87,11 @@ pub(crate) fn begin_epoch(
     superblocks: &Superblocks,
 ) -> io::Result<(Superblock, usize)> {
     let Superblocks { newest, block, is_other_damaged } = superblocks;
-    // An opening that was killed may have told only the system of the newest superblock; on the device, the one that is
-    // overwritten now may be the only good one.
+    // Whoever was killed may have told only the system of the newest superblock; on the device, the one that is
+    // overwritten now may be the only good one. Had a sync failed, another would say nothing unless it is written again.
+    if !is_other_damaged {
+        write_all_at(index, &newest.encode(), block_start(*block))?;
+    }
     index.sync()?;
     let begun = write_next(index, newest, *block)?;
     if *is_other_damaged {

@@ -83,7 +83,7 @@ fn a_durable_write_is_reported_when_its_record_is_safe() {
 #[test]
 fn a_failed_sync_is_never_believed() {
     let options = NvmeOptions { durable: true, ..options(4) };
-    let mut sim = Sim::new(options, Faults::only(Kind::Sync, 1), Rng::new(1), None);
+    let mut sim = Sim::new(options, Faults::of(&[(Kind::Sync, 1)]), Rng::new(1), None);
     sim.write(&[1, 2]);
     sim.finish();
     assert!(sim.book.jobs.is_empty() && sim.book.resident.is_empty());
@@ -228,5 +228,16 @@ fn openings_that_are_cut_off_leave_the_store_as_it_was() {
         lock(&sim.disk).lose_power();
         sim.end_and_check(End::Killed, &[1, 2]);
         sim.check_read(&[1, 2], Plan::good(), &[1, 2]);
+    }
+}
+
+#[test]
+fn a_close_whose_sync_fails_and_openings_that_are_cut_off_leave_a_superblock() {
+    for seed in 0..2000 {
+        let faults = Faults::of(&[(Kind::Sync, 4), (Kind::CutOff, 2)]);
+        let mut sim = Sim::new(options(2), faults, Rng::new(seed), None);
+        for _ in 0..3 {
+            sim.begin(End::Closed);
+        }
     }
 }

@@ -98,9 +98,12 @@ impl Faults {
         Self { one_in: [0; Kind::ALL.len()], struck: [0; Kind::ALL.len()], enabled: true }
     }
 
-    pub(super) fn only(kind: Kind, one_in: u64) -> Self {
+    /// Each kind once in so many times.
+    pub(super) fn of(kinds: &[(Kind, u64)]) -> Self {
         let mut faults = Self::none();
-        faults.one_in[kind as usize] = one_in;
+        for &(kind, one_in) in kinds {
+            faults.one_in[kind as usize] = one_in;
+        }
         faults
     }
 
