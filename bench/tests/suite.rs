@@ -176,26 +176,28 @@ fn the_store_is_measured_beside_plain_io_and_every_byte_compared() {
     let dir = tempfile::tempdir().unwrap();
     let files = tempfile::tempdir().unwrap();
     let more = ["--dir", files.path().to_str().unwrap()];
-    let arguments = ["nvme", "--chunk-bytes", "4096,8192", "--round-mib", "1", "--rounds", "2", "--smoke"];
-    let text = check(dir.path(), &[&arguments[..], &more].concat(), 0);
-    // Four subjects read 1 MiB in each of three rounds, at two sizes; then twice alone and under stores, at one.
-    let compared = "30 MiB that were read compared byte by byte, 0 chunks differ";
+    let arguments =
+        ["nvme", "--chunk-bytes", "4096,8192", "--round-mib", "1", "--rounds", "2", "--places", "2"];
+    let text = check(dir.path(), &[&arguments[..], &more, &["--smoke"]].concat(), 0);
+    // Four subjects read 1 MiB in each of three rounds, at two sizes in two places; then at one size in each of three
+    // rounds twice, alone and under stores.
+    let compared = "54 MiB that were read compared byte by byte, 0 chunks differ";
     check_parts(&text, &["over floor", "SKIPPED fio: ", "4 KiB: reads keep ", " of idle, p99 ", compared]);
     let results = &read(dir.path(), "nvme-smoke.json")["results"];
-    assert_eq!((&results["verified_bytes"], &results["denominator"]), (&json!(30 << 20), &json!("floor")));
+    assert_eq!((&results["verified_bytes"], &results["denominator"]), (&json!(54 << 20), &json!("floor")));
     assert_eq!(results["mixed"].as_array().unwrap().len(), 1);
     let cases = results["cases"].as_array().unwrap();
     let subjects: Vec<_> = cases.iter().map(|case| case["subject"].as_str().unwrap()).collect();
     assert_eq!(subjects, ["floor", "raw", "full", "pool"].repeat(4), "both ways at both sizes");
     for case in cases {
-        assert_eq!(case["mb_per_s"].as_array().unwrap().len(), 2);
-        assert_eq!(case["moved_bytes"], 2 << 20);
+        assert_eq!(case["mb_per_s"].as_array().unwrap().len(), 4);
+        assert_eq!(case["moved_bytes"], 4 << 20);
     }
     assert_eq!(results["ratios"].as_array().unwrap().len(), 3 * 4, "each over the floor");
     assert!(results["surroundings"]["is_direct"].is_boolean());
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 0, "nothing is left behind");
     for (flag, value) in
-        [("--dir", "no/such"), ("--chunk-bytes", "1000"), ("--floor-threads", "0"), ("--rounds", "0")]
+        [("--dir", "no/such"), ("--chunk-bytes", "1000"), ("--floor-threads", "0"), ("--places", "0")]
     {
         check_parts(&check(dir.path(), &["nvme", "--smoke", flag, value], 2), &[flag, value]);
     }

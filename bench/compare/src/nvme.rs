@@ -33,7 +33,7 @@ pub(crate) struct NvmeArgs {
 pub(crate) fn run(args: &NvmeArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::on_ctrl_c()?;
     let mut out = stdout();
-    let plan = args.options.plan();
+    let plan = args.options.plan_beside_others();
     let mut place = Place::new(args.options.dir.as_deref())?;
     place.announce(&mut out)?;
     let cases = place.run(&plan, 4, |dir, host| subjects(dir, host, &plan), &interrupt)?;

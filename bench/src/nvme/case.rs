@@ -122,6 +122,16 @@ impl NvmeCaseResult {
         }
     }
 
+    /// Takes in further rounds of the same case.
+    pub(super) fn add_rounds(&mut self, more: Self) {
+        self.mb_per_s.extend(more.mb_per_s);
+        self.cpu_s_per_gb.extend(more.cpu_s_per_gb);
+        self.device_bytes = self.device_bytes.zip(more.device_bytes).map(|(before, more)| before + more);
+        self.moved_bytes += more.moved_bytes;
+        self.verified_bytes += more.verified_bytes;
+        self.mismatches += more.mismatches;
+    }
+
     fn add(&mut self, cost: Cost, bytes: u64) {
         self.mb_per_s.push(cost.mb_per_s(bytes));
         self.cpu_s_per_gb.push(cost.cpu_s_per_gb(bytes));

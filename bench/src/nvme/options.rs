@@ -22,9 +22,13 @@ pub struct NvmeBenchOptions {
     /// Megabytes (MiB) that each subject moves one way in a round [default: 1024; --smoke: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384))]
     pub round_mib: Option<u16>,
-    /// Interleaved rounds, after one that does not count [default: 5; --full: 15; --smoke: 2]
+    /// Interleaved rounds in the same files, after one that does not count [default: 5, beside other projects 2; --smoke: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: Option<u16>,
+    /// Times that all files are made anew, in other places of the disk, for as many rounds [default: 1, beside other
+    /// projects 3; --full: 3; --smoke: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub places: Option<u16>,
     /// A very short run against rot; the figures mean nothing
     #[arg(long, group = "preset")]
     pub smoke: bool,
@@ -43,6 +47,8 @@ pub struct NvmePlan {
     pub preset: Preset,
     /// By chunk size.
     pub works: Vec<Work>,
+    /// Times that all files are made anew.
+    pub places: u16,
     /// Threads of the floor.
     pub floor_threads: u16,
 }
@@ -50,16 +56,32 @@ pub struct NvmePlan {
 impl NvmeBenchOptions {
     /// The preset, with what was asked for in its place.
     pub fn plan(&self) -> NvmePlan {
+        self.plan_of(|preset| match preset {
+            Preset::Smoke => (1, 2),
+            Preset::Quick => (1, 5),
+            Preset::Full => (3, 5),
+        })
+    }
+
+    /// The same beside other projects, whose files cannot be the same as the store's, so that their place is in every
+    /// ratio.
+    pub fn plan_beside_others(&self) -> NvmePlan {
+        self.plan_of(|preset| match preset {
+            Preset::Smoke => (1, 2),
+            Preset::Quick => (3, 2),
+            Preset::Full => (5, 3),
+        })
+    }
+
+    /// With the times that files are made anew, and the rounds in each, where they were not asked for.
+    fn plan_of(&self, places_and_rounds: impl Fn(Preset) -> (u16, u16)) -> NvmePlan {
         let preset = match (self.smoke, self.full) {
             (true, _) => Preset::Smoke,
             (_, true) => Preset::Full,
             _ => Preset::Quick,
         };
-        let (mib, rounds) = match preset {
-            Preset::Smoke => (1, 2),
-            Preset::Quick => (1024, 5),
-            Preset::Full => (1024, 15),
-        };
+        let (places, rounds) = places_and_rounds(preset);
+        let mib = if preset == Preset::Smoke { 1 } else { 1024 };
         let sizes = match (&self.chunk_bytes[..], preset) {
             ([], Preset::Smoke) => vec![64 << 10],
             ([], _) => vec![512 << 10, 1 << 20, 2 << 20],
@@ -71,7 +93,12 @@ impl NvmeBenchOptions {
             let num_chunks = u32::try_from(round_bytes / u64::from(chunk_bytes)).unwrap_or(u32::MAX).max(2);
             Work { chunk_bytes, num_chunks, rounds: self.rounds.unwrap_or(rounds) }
         };
-        NvmePlan { preset, works: sizes.into_iter().map(work).collect(), floor_threads: self.floor_threads }
+        NvmePlan {
+            preset,
+            works: sizes.into_iter().map(work).collect(),
+            places: self.places.unwrap_or(places),
+            floor_threads: self.floor_threads,
+        }
     }
 }
 
@@ -120,6 +147,7 @@ mod tests {
         assert_eq!(quick, plan(&["--quick"]));
         let sizes: Vec<_> = quick.works.iter().map(|work| (work.chunk_bytes, work.num_chunks)).collect();
         assert_eq!(sizes, [(512 << 10, 2048), (1 << 20, 1024), (2 << 20, 512)]);
+        assert_eq!((quick.places, plan(&["--full"]).places, plan(&["--places", "9"]).places), (1, 3, 9));
         assert_eq!(quick.mixed_works(), &quick.works[1..2]);
         assert_eq!(plan(&["--full"]).mixed_works().len(), 3);
         let other = plan(&["--full", "--chunk-bytes", "4096,2097152", "--round-mib", "1", "--rounds", "3"]);

@@ -78,7 +78,7 @@ impl Place {
     }
 
     /// Runs every chunk size of the plan with the subjects that `make` makes for it in an empty directory; `num_subjects`
-    /// of them. Their files are removed before the next size.
+    /// of them, anew for each of the plan's places. Their files are removed before the next are made.
     ///
     /// Once `interrupt` is set, what was measured until then is returned.
     ///
@@ -91,21 +91,36 @@ impl Place {
         make: impl Fn(&Path, &HostChunks) -> anyhow::Result<Vec<Box<dyn Subject + 'a>>>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Vec<NvmeCaseResult>> {
-        let num_runs = plan.works.iter().map(|work| work.num_runs(num_subjects)).sum();
-        let progress = progress_bar(num_runs, "runs");
+        let num_runs: u64 = plan.works.iter().map(|work| work.num_runs(num_subjects)).sum();
+        let progress = progress_bar(num_runs * u64::from(plan.places), "rounds");
         let mut cases = Vec::new();
-        for work in plan.works.iter().take_while(|_| !interrupt.is_set()) {
+        for work in &plan.works {
             let host = HostChunks::new(work.num_chunks, work.chunk_bytes as usize, 0)?;
             self.surroundings.add_huge_percent(host.huge_percent());
-            let dir = self.below("chunks")?;
-            let of_size = || format!("chunks of {} bytes", work.chunk_bytes);
-            let mut subjects = make(dir.path(), &host).with_context(of_size)?;
-            let results = run_rounds(&mut subjects, *work, interrupt, || progress.inc(1));
-            cases.extend(results.with_context(of_size)?);
+            let mut of_size = Vec::new();
+            for _ in (0..plan.places).take_while(|_| !interrupt.is_set()) {
+                let dir = self.below("chunks")?;
+                let in_place = make(dir.path(), &host)
+                    .and_then(|mut subjects| run_rounds(&mut subjects, *work, interrupt, || progress.inc(1)));
+                add_rounds(
+                    &mut of_size,
+                    in_place.with_context(|| format!("chunks of {} bytes", work.chunk_bytes))?,
+                );
+            }
+            cases.extend(of_size);
         }
         progress.finish_and_clear();
-        cases.retain(|case| !case.mb_per_s.is_empty());
+        cases.retain(|case: &NvmeCaseResult| !case.mb_per_s.is_empty());
         Ok(cases)
+    }
+}
+
+/// The same cases, measured once more.
+fn add_rounds(cases: &mut Vec<NvmeCaseResult>, more: Vec<NvmeCaseResult>) {
+    if cases.is_empty() {
+        *cases = more;
+    } else {
+        cases.iter_mut().zip(more).for_each(|(case, more)| case.add_rounds(more));
     }
 }
 
