@@ -137,16 +137,12 @@ impl Catalog {
     }
 
     /// Every chunk in the order in which the policy lets them go, the next one first. The policy knows none of them any
-    /// more then: for the end of a store.
+    /// more then: for the end of a store. Of a policy that keeps something back there is no order.
     pub(crate) fn take_eviction_order(&mut self) -> Vec<u32> {
         let evictable = self.slots.counts().evictable as usize;
         let mut order = Vec::with_capacity(evictable);
-        if !self.policy.evict(evictable, &Tier { slots: &self.slots, spared: None }, &mut order) {
-            // A policy that keeps something back has no say in it: what was written first goes first.
-            order = self.slots.evictable().map(SlotId).collect();
-            order.sort_unstable_by_key(|slot| self.slots.generation(slot.0));
-        }
-        order.into_iter().map(|slot| slot.0).collect()
+        let has_order = self.policy.evict(evictable, &Tier { slots: &self.slots, spared: None }, &mut order);
+        if has_order { order.into_iter().map(|slot| slot.0).collect() } else { Vec::new() }
     }
 
     pub(crate) fn counts(&self) -> SlotCounts {

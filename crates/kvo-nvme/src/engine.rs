@@ -26,7 +26,10 @@ pub(crate) use self::pool::{ByHand, Pool};
 pub use self::start::EngineInfo;
 pub(crate) use self::start::{Started, start};
 
-/// What moves the bytes of a store.
+/// How long threads that have nothing to do are waited for.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What moves the bytes of a store. Dropped without a stop, it stops.
 pub(crate) trait Engine: Send {
     /// Queues an op, or hands it back if it can take none any more. Never waits, and does no I/O.
     fn submit(&mut self, op: Op) -> Result<(), Op>;

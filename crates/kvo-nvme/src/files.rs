@@ -69,15 +69,8 @@ pub(crate) struct OpenFiles {
     /// disk at any write.
     pub(crate) copy_on_write: bool,
     pub(crate) recovered: Recovered,
-    /// The files that were not there before.
-    made: Vec<PathBuf>,
-}
-
-impl OpenFiles {
-    /// Removes the files that were made, if the store cannot be opened for another reason.
-    pub(crate) fn remove_made(self) {
-        remove(&self.made);
-    }
+    /// The files that were not there before, to be [removed](remove) if the store cannot be opened for another reason.
+    pub(crate) made: Vec<PathBuf>,
 }
 
 /// A file of slots.
@@ -198,7 +191,7 @@ fn make_direct(data: &[DataFile], system: &dyn System) -> bool {
 }
 
 /// Removes files, the one that was made last first. What cannot be removed is room for the next store.
-fn remove(made: &[PathBuf]) {
+pub(crate) fn remove(made: &[PathBuf]) {
     for path in made.iter().rev() {
         if let Err(error) = fs::remove_file(path)
             && error.kind() != io::ErrorKind::NotFound

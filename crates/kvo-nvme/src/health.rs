@@ -27,7 +27,7 @@ mod tests;
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::BreakerOptions;
+use crate::{BreakerOptions, TierState};
 
 pub(crate) use self::verdict::{SlotVerdict, StoreVerdict, Task, Verdict, classify, classify_io};
 
@@ -68,18 +68,6 @@ pub(crate) enum Refusal {
     ReadOnly,
     #[error("nothing can be made durable")]
     NotDurable,
-}
-
-/// How the store is, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HealthState {
-    Up,
-    /// Reads go on.
-    ReadOnly,
-    /// Nothing is moved.
-    Open,
-    /// One chunk is on its way to try the device; nothing else is moved.
-    HalfOpen,
 }
 
 /// What happened so far.
@@ -243,12 +231,12 @@ impl Health {
         self.durability_lost
     }
 
-    pub(crate) fn state(&self) -> HealthState {
+    pub(crate) fn state(&self) -> TierState {
         match (self.breaker, self.writes) {
-            (Gate::Shut { .. }, _) => HealthState::Open,
-            (Gate::Trying, _) => HealthState::HalfOpen,
-            (Gate::Passing, Gate::Passing) if !self.refuses_writes() => HealthState::Up,
-            (Gate::Passing, _) => HealthState::ReadOnly,
+            (Gate::Shut { .. }, _) => TierState::Open,
+            (Gate::Trying, _) => TierState::HalfOpen,
+            (Gate::Passing, Gate::Passing) if !self.refuses_writes() => TierState::Up,
+            (Gate::Passing, _) => TierState::ReadOnly,
         }
     }
 

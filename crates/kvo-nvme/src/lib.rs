@@ -88,12 +88,10 @@ mod direct;
 mod engine;
 mod file;
 mod files;
-#[cfg_attr(not(test), expect(dead_code, reason = "the store begins to use it with the next changes"))]
 mod format;
 mod health;
 mod journal;
 mod progress;
-#[cfg_attr(not(test), expect(dead_code, reason = "the simulation will use all of it"))]
 mod recovery;
 mod sync;
 mod worker;

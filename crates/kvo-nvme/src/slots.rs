@@ -100,20 +100,6 @@ impl SlotTable {
         }
     }
 
-    /// The write that a readable slot is from.
-    pub(crate) fn generation(&self, slot: u32) -> Option<u64> {
-        match self.state(slot) {
-            SlotState::Valid { tenant, .. } => Some(tenant.generation),
-            _ => None,
-        }
-    }
-
-    /// The slots whose chunks may be evicted, ascending.
-    pub(crate) fn evictable(&self) -> impl Iterator<Item = u32> {
-        let slots = (0_u32..).zip(&self.slots);
-        slots.filter(|(_, slot)| matches!(slot.state, SlotState::Valid { pins: 0, .. })).map(|(slot, _)| slot)
-    }
-
     /// Where the key of the slot is in the index.
     pub(crate) fn entry(&self, slot: u32) -> IndexEntry {
         self.slots[slot as usize].entry

@@ -35,9 +35,9 @@ use crate::{
     direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
     file::{ChunkFile, StableFile},
-    files,
-    format::RECORD_BYTES,
-    health::{Health, HealthState, Pass},
+    files::{self, OpenFiles},
+    format::{RECORD_BYTES, first_generation},
+    health::{Health, Pass},
     journal::{FileJournal, Journal, Recovered},
     options::Geometry,
     worker::Worker,
@@ -48,14 +48,15 @@ use self::job::{Job, Waiter};
 #[cfg(test)]
 use crate::slots::SlotState;
 
-/// A bounded, checksummed store of chunks in one file: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
+/// A bounded, checksummed, crash-safe store of chunks: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
 ///
 /// One thread owns it. The calls of the trait neither block nor do I/O: they keep the books and talk to the store's
-/// threads. [`drain`](Self::drain), [`write_chunk`](Self::write_chunk) and [`read_chunk`](Self::read_chunk) do block;
-/// they are for programs without a scheduler to hold up.
+/// threads. [`drain`](Self::drain), [`wait`](Self::wait), [`write_chunk`](Self::write_chunk) and
+/// [`read_chunk`](Self::read_chunk) do block; they are for programs without a scheduler to hold up.
 ///
-/// Dropping the store stops intake, lets the threads finish what is queued, and joins them; until then they own a
-/// share of the host memory. Jobs that were not reported by then never will be. The file stays.
+/// [`close`](Self::close) it, or drop it: intake stops, what is queued is finished, and the index is left as the next
+/// opening wants it; until then the threads own a share of the host memory. Jobs that were not reported by then never
+/// will be. The files stay.
 ///
 /// # What a job's report says
 ///
@@ -64,8 +65,10 @@ use crate::slots::SlotState;
 /// - being written by another job: decided as that write is, so that nothing is called done that cannot be read;
 /// - no room, because everything else is pinned, being written, quarantined or of the same job: failed. The first
 ///   chunks of the job get what room there is, so that what is kept is closed towards the head;
-/// - write failed: failed, and its slot is quarantined, unless the fault was not the slot's (the host memory, a
-///   file system that became full or read-only).
+/// - write failed: made once more, in another slot, if the fault was the slot's, which may be used no more then; else
+///   failed (the host memory, a file system that became full or read-only);
+/// - late: failed, when the job's deadline has passed; the report names the slots of the host memory that the device
+///   may still touch.
 ///
 /// A read job names as failed each key that is not readable when the job is submitted, a key that is still being
 /// written among them, and each key whose read fails. A wrong checksum, an early end of the file, or an error of the
@@ -93,6 +96,8 @@ pub struct NvmeStore {
     requests: HashMap<RequestId, Request>,
     next_run: u64,
     jobs: HashMap<JobId, Job>,
+    /// Those of them that are not decided.
+    open_jobs: usize,
     /// The open jobs and some that have ended, by when they are late; deadlines ascend.
     deadlines: VecDeque<(Duration, JobId)>,
     /// Chunks of write jobs that wait for another job's write into this slot.
@@ -112,7 +117,7 @@ pub struct NvmeStore {
     /// What lets chunks in; none lets all in.
     gate: Option<Gate>,
     /// What requests are to offer.
-    wanted: OffloadPolicy,
+    offload_policy: OffloadPolicy,
     /// Chunks under way that try the device after a pause; almost always none.
     probes: Vec<Probe>,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
@@ -169,9 +174,6 @@ pub(crate) struct Parts {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Generations and runs count below this many bits; above them is the epoch.
-const EPOCH_SHIFT: u32 = 40;
-
 /// Room that jobs use while they are submitted, kept so that a steady state allocates nothing.
 #[derive(Default)]
 struct Scratch {
@@ -185,7 +187,7 @@ struct Scratch {
 }
 
 impl NvmeStore {
-    /// Opens the store for jobs between its file and `memory`.
+    /// Opens the store for jobs between its files and `memory`.
     ///
     /// Its files are [`FILE_NAME`](crate::FILE_NAME) in each of `options.dirs` and
     /// [`INDEX_FILE_NAME`](crate::INDEX_FILE_NAME) in the first, locked against every other store. They are made if
@@ -219,6 +221,15 @@ impl NvmeStore {
         // The kernel wants whole pages; what is not a multiple of them goes through the page cache.
         let direct = geometry.chunk_bytes.is_multiple_of(ALIGN_BYTES);
         let mut files = files::open(&options, geometry, direct)?;
+        let made = std::mem::take(&mut files.made);
+        Self::open_over(files, options, memory).inspect_err(|_| files::remove(&made))
+    }
+
+    fn open_over(
+        mut files: OpenFiles,
+        options: NvmeOptions,
+        memory: Arc<dyn HostMemory>,
+    ) -> Result<Self, OpenError> {
         let data: Vec<_> = files.data.drain(..).map(|data| (Arc::new(data.file), data.path)).collect();
         let copied_bytes = Arc::<AtomicU64>::default();
         let chunk_file = |file: &Arc<File>| -> Arc<dyn ChunkFile> {
@@ -236,13 +247,7 @@ impl NvmeStore {
         };
         let (sender, events) = crossbeam_channel::unbounded();
         let handles: Vec<_> = data.iter().map(|(file, _)| Arc::clone(file)).collect();
-        let Started { engine, info } = match engine::start(&options, &handles, &worker, &sender) {
-            Ok(started) => started,
-            Err(error) => {
-                files.remove_made();
-                return Err(error);
-            }
-        };
+        let Started { engine, info } = engine::start(&options, &handles, &worker, &sender)?;
         let stable = data.iter().map(|(file, _)| Arc::clone(file) as Arc<dyn StableFile>).collect();
         let superblock = files.index.superblock.clone();
         let journal = FileJournal::start(files.index, stable, &options, sender)?;
@@ -287,7 +292,7 @@ impl NvmeStore {
         } = parts;
         let name: Arc<str> = options.name.into();
         let capacity = worker.geometry.capacity;
-        let first = epoch << EPOCH_SHIFT;
+        let first = first_generation(epoch);
         let log = EventLog::new(Arc::clone(&name), options.record_events);
         let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
             .map_err(|_| OpenError::Memory { num_slots: capacity })?;
@@ -313,6 +318,7 @@ impl NvmeStore {
             requests: HashMap::new(),
             next_run: first,
             jobs: HashMap::new(),
+            open_jobs: 0,
             deadlines: VecDeque::new(),
             waiters: HashMap::new(),
             recording: HashMap::new(),
@@ -322,7 +328,7 @@ impl NvmeStore {
             inflight_reads: 0,
             reads_inflight_max: options.reads_inflight_max,
             gate,
-            wanted: match options.admission.rule {
+            offload_policy: match options.admission.rule {
                 AdmissionRule::SecondOffer { .. } => OffloadPolicy::RequestLevel,
                 AdmissionRule::Always => OffloadPolicy::ChunkLevel,
             },
@@ -388,12 +394,7 @@ impl NvmeStore {
 
     /// How the store is.
     pub fn state(&self) -> TierState {
-        match self.health.state() {
-            HealthState::Up => TierState::Up,
-            HealthState::ReadOnly => TierState::ReadOnly,
-            HealthState::Open => TierState::Open,
-            HealthState::HalfOpen => TierState::HalfOpen,
-        }
+        self.health.state()
     }
 
     /// What the store has done so far.
@@ -456,23 +457,11 @@ impl NvmeStore {
     /// [`DrainError`] with the number of jobs that are still open; the store goes on as before.
     pub fn drain(&mut self, timeout: Duration) -> Result<(), DrainError> {
         let start = Instant::now();
-        // A timeout beyond the clock's range is as good as a year.
-        let deadline = start + timeout.min(Duration::from_hours(365 * 24));
-        self.absorb();
-        while self.jobs.len() > self.completed.len() + self.num_late() {
-            // Now and then, to give up what is late.
-            let until = deadline.min(Instant::now() + Duration::from_millis(100));
-            match self.events.recv_deadline(until) {
-                Ok(event) => self.take_in(event),
-                Err(_) if Instant::now() >= deadline => {
-                    let inflight = self.jobs.len() - self.completed.len() - self.num_late();
-                    return Err(DrainError { inflight, waited: start.elapsed() });
-                }
-                Err(_) => {}
-            }
-            self.absorb();
+        self.wait_while(timeout, |store| store.open_jobs > 0);
+        match self.open_jobs {
+            0 => Ok(()),
+            inflight => Err(DrainError { inflight, waited: start.elapsed() }),
         }
-        Ok(())
     }
 
     /// Waits up to `timeout` until a job has ended that the next poll reports; says whether one has. It does not wait
@@ -480,25 +469,25 @@ impl NvmeStore {
     ///
     /// Not for the scheduler's path: there, poll. It is for a worker that has nothing else to do until then.
     pub fn wait(&mut self, timeout: Duration) -> bool {
+        self.wait_while(timeout, |store| store.completed.is_empty() && store.open_jobs > 0);
+        !self.completed.is_empty()
+    }
+
+    /// Takes events in while `goes_on`, up to `timeout`.
+    fn wait_while(&mut self, timeout: Duration, goes_on: impl Fn(&Self) -> bool) {
+        // A timeout beyond the clock's range is as good as a year.
         let deadline = Instant::now() + timeout.min(Duration::from_hours(365 * 24));
         self.absorb();
-        while self.completed.is_empty() && self.jobs.len() > self.num_late() {
+        while goes_on(self) {
             // Now and then, to give up what is late.
             let until = deadline.min(Instant::now() + Duration::from_millis(100));
             match self.events.recv_deadline(until) {
                 Ok(event) => self.take_in(event),
-                Err(_) if Instant::now() >= deadline => break,
+                Err(_) if Instant::now() >= deadline => return,
                 Err(_) => {}
             }
             self.absorb();
         }
-        !self.completed.is_empty()
-    }
-
-    /// Jobs that are reported, or are about to be, with chunks that the engine still has.
-    fn num_late(&self) -> usize {
-        let is_waiting = |id: &JobId| self.completed.iter().any(|completion| completion.job == *id);
-        self.jobs.iter().filter(|(id, job)| job.is_decided() && !is_waiting(id)).count()
     }
 
     /// Ends the store: waits up to `timeout` for what is under way, and writes down which chunks there are and in
@@ -586,6 +575,7 @@ impl NvmeStore {
         let open: usize = self.jobs.values().map(Job::open_chunks).sum();
         let waiting: usize = self.waiters.values().map(Vec::len).sum();
         assert_eq!(open, self.inflight_chunks + waiting);
+        assert_eq!(self.open_jobs, self.jobs.values().filter(|job| !job.is_decided()).count());
         if self.jobs.is_empty() {
             let counts = self.counts();
             assert_eq!((counts.writing, counts.pinned, counts.retiring), (0, 0, 0), "{counts:?}");

@@ -7,7 +7,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Engine, Event, Op, Stuck};
+use super::{Engine, Event, Op, PATIENCE, Stuck};
 use crate::{OpenError, worker::Worker};
 
 /// The threads and the queue to them.
@@ -31,6 +31,8 @@ impl Pool {
         let (ops, queue) = crossbeam_channel::unbounded::<Op>();
         let (alive, ended) = crossbeam_channel::bounded(0);
         let mut pool = Self { ops: Some(ops), ended, threads: Vec::with_capacity(num_threads) };
+        // Dropped before the pool, which would wait for it.
+        let alive = alive;
         for index in 0..num_threads {
             let (queue, events, worker) = (queue.clone(), events.clone(), worker.clone());
             let alive: Sender<()> = alive.clone();
@@ -63,7 +65,7 @@ impl Engine for Pool {
     fn stop(&mut self, timeout: Duration) -> Result<(), Stuck> {
         self.ops = None;
         match self.ended.recv_timeout(timeout) {
-            // Each thread says its name once it has ended: by letting go of its end.
+            // The last thread has ended, and let go of the other end.
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 for thread in self.threads.drain(..) {
                     // A thread cannot panic outside `Worker::run`, and if it did, the others are still to be waited
@@ -76,6 +78,15 @@ impl Engine for Pool {
                 let left = self.threads.iter().filter(|thread| !thread.is_finished()).count();
                 if left == 0 { Ok(()) } else { Err(Stuck(left)) }
             }
+        }
+    }
+}
+
+impl Drop for Pool {
+    /// For a pool that was not stopped: of a store that could not be opened.
+    fn drop(&mut self) {
+        if self.ops.is_some() {
+            let _ = self.stop(PATIENCE);
         }
     }
 }

@@ -40,11 +40,8 @@ use self::{
     sums::{Sums, ToSums},
     ticket::{Reports, Ticket},
 };
-use super::{Action, Engine, Event, Op, Stuck};
+use super::{Action, Engine, Event, Op, PATIENCE, Stuck};
 use crate::{EngineStats, NvmeOptions, OpenError, options::Geometry, stats::EngineCounters};
-
-/// How long threads that have nothing to do are waited for.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The threads, and the ways to them.
 pub(crate) struct Uring {
@@ -232,6 +229,15 @@ impl Engine for Uring {
     #[cfg(test)]
     fn break_device(&self, device: usize) {
         self.devices[device].0.put(Work::Panic);
+    }
+}
+
+impl Drop for Uring {
+    /// For one that was not stopped: of a store that could not be opened.
+    fn drop(&mut self) {
+        if !self.devices.is_empty() {
+            let _ = self.stop(PATIENCE);
+        }
     }
 }
 

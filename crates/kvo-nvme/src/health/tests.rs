@@ -29,7 +29,7 @@ fn broken() -> Health {
     for _ in 0..OPTIONS.errors {
         health.on_error(COUNT, Pass::USUAL, Duration::ZERO);
     }
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     health
 }
 
@@ -37,7 +37,7 @@ fn broken() -> Health {
 fn full() -> Health {
     let mut health = health();
     health.on_error(READ_ONLY, Pass::USUAL, Duration::ZERO);
-    assert_eq!(health.state(), HealthState::ReadOnly);
+    assert_eq!(health.state(), TierState::ReadOnly);
     health
 }
 
@@ -53,11 +53,11 @@ fn so_many_errors_within_the_window_open_the_breaker() {
     let mut health = health();
     for seconds in [0, 6, 11] {
         health.on_error(COUNT, Pass::USUAL, seconds * SECOND);
-        assert_eq!(health.state(), HealthState::Up, "after {seconds} s");
+        assert_eq!(health.state(), TierState::Up, "after {seconds} s");
     }
     // 6, 11 and 16 are within ten seconds; 0 was not.
     health.on_error(COUNT, Pass::USUAL, 16 * SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     for direction in [Direction::Read, Direction::Write] {
         assert_eq!(health.allow(direction, 16 * SECOND), Err(Refusal::Open));
         assert!(!health.may(direction, 20 * SECOND));
@@ -69,7 +69,7 @@ fn so_many_errors_within_the_window_open_the_breaker() {
 fn a_device_that_is_gone_opens_the_breaker_at_once() {
     let mut health = health();
     health.on_error(GONE, Pass::USUAL, SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     assert_eq!(health.counts().opened, 1);
 }
 
@@ -77,17 +77,17 @@ fn a_device_that_is_gone_opens_the_breaker_at_once() {
 fn exactly_one_chunk_tries_after_the_pause_and_decides() {
     let mut health = broken();
     let pass = probe(&mut health, Direction::Read, 5 * SECOND);
-    assert_eq!(health.state(), HealthState::HalfOpen);
+    assert_eq!(health.state(), TierState::HalfOpen);
     assert_eq!(health.allow(Direction::Read, 60 * SECOND), Err(Refusal::Open));
     assert_eq!(health.allow(Direction::Write, 60 * SECOND), Err(Refusal::Open));
     health.on_success(pass);
-    assert_eq!(health.state(), HealthState::Up);
+    assert_eq!(health.state(), TierState::Up);
     assert_eq!(health.allow(Direction::Write, 60 * SECOND), Ok(Pass::USUAL));
 
     let mut health = broken();
     let pass = probe(&mut health, Direction::Write, 7 * SECOND);
     health.on_error(COUNT, pass, 8 * SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     assert!(!health.may(Direction::Read, 12 * SECOND));
     assert!(health.may(Direction::Read, 13 * SECOND));
     assert_eq!(health.counts(), HealthCounts { errors: 4, opened: 2, read_only: 0, probes: 1 });
@@ -98,7 +98,7 @@ fn a_probe_that_reads_wrong_bytes_has_failed() {
     let mut health = broken();
     let pass = probe(&mut health, Direction::Read, 5 * SECOND);
     health.on_error(WRONG_BYTES, pass, 5 * SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn after_a_probe_that_never_ran_the_next_chunk_tries() {
         } else {
             health.on_cancelled(pass);
         }
-        assert_eq!(health.state(), HealthState::Open);
+        assert_eq!(health.state(), TierState::Open);
         let pass = probe(&mut health, Direction::Read, 5 * SECOND);
         health.on_success(pass);
         assert!(health.is_up());
@@ -132,14 +132,14 @@ fn after_a_probe_that_never_ran_the_next_chunk_tries() {
 fn what_was_under_way_before_decides_nothing() {
     let mut health = broken();
     health.on_success(Pass::USUAL);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     health.on_error(GONE, Pass::USUAL, 4 * SECOND);
     assert!(health.may(Direction::Read, 5 * SECOND), "the pause is no longer than it was");
 
     let pass = probe(&mut health, Direction::Read, 5 * SECOND);
     health.on_success(Pass::USUAL);
     health.on_error(COUNT, Pass::USUAL, 6 * SECOND);
-    assert_eq!(health.state(), HealthState::HalfOpen);
+    assert_eq!(health.state(), TierState::HalfOpen);
     health.on_success(pass);
     assert!(health.is_up());
 }
@@ -165,7 +165,7 @@ fn a_device_that_says_full_answers() {
     let mut health = broken();
     let pass = probe(&mut health, Direction::Write, 5 * SECOND);
     health.on_error(READ_ONLY, pass, 5 * SECOND);
-    assert_eq!(health.state(), HealthState::ReadOnly);
+    assert_eq!(health.state(), TierState::ReadOnly);
     assert_eq!(health.allow(Direction::Read, 5 * SECOND), Ok(Pass::USUAL));
 }
 
@@ -176,9 +176,9 @@ fn a_write_that_tries_for_room_does_not_close_the_breaker_that_opened_meanwhile(
     health.on_error(GONE, Pass::USUAL, 6 * SECOND);
     let read = probe(&mut health, Direction::Read, 11 * SECOND);
     health.on_success(write);
-    assert_eq!(health.state(), HealthState::HalfOpen);
+    assert_eq!(health.state(), TierState::HalfOpen);
     health.on_error(COUNT, read, 12 * SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     // One write can try for both.
     let mut health = full();
     health.on_error(GONE, Pass::USUAL, SECOND);
@@ -196,7 +196,7 @@ fn a_failed_sync_ends_all_durability_of_this_opening() {
 
     let mut durable = Health::new(OPTIONS, true);
     durable.on_error(SYNC_FAILED, Pass::USUAL, SECOND);
-    assert_eq!(durable.state(), HealthState::ReadOnly);
+    assert_eq!(durable.state(), TierState::ReadOnly);
     assert_eq!(durable.allow(Direction::Write, Duration::MAX), Err(Refusal::NotDurable));
     assert_eq!(durable.allow(Direction::Read, Duration::MAX), Ok(Pass::USUAL));
 }
@@ -214,7 +214,7 @@ fn a_clock_that_jumps_back_neither_opens_nor_holds_shut() {
     health.on_error(COUNT, Pass::USUAL, 100 * SECOND);
     health.on_error(COUNT, Pass::USUAL, 50 * SECOND);
     health.on_error(COUNT, Pass::USUAL, Duration::ZERO);
-    assert_eq!(health.state(), HealthState::Open, "three errors in no time");
+    assert_eq!(health.state(), TierState::Open, "three errors in no time");
 }
 
 #[test]
@@ -223,11 +223,11 @@ fn no_number_is_too_large() {
     let mut health = Health::new(forever, true);
     health.on_error(COUNT, Pass::USUAL, Duration::MAX);
     health.on_error(GONE, Pass::USUAL, Duration::MAX);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     let at_once = BreakerOptions { errors: 1, window: Duration::ZERO, pause: Duration::ZERO };
     let mut health = Health::new(at_once, true);
     health.on_error(COUNT, Pass::USUAL, SECOND);
-    assert_eq!(health.state(), HealthState::Open);
+    assert_eq!(health.state(), TierState::Open);
     let pass = probe(&mut health, Direction::Write, SECOND);
     health.on_success(pass);
     assert!(health.is_up());

@@ -7,7 +7,7 @@ use kvo_policies::RequestRecency;
 
 use super::{NvmeStore, Recording, job::Job};
 use crate::{
-    catalog::{Moved, Residence},
+    catalog::Moved,
     engine::{Action, Event, Fault, Op, OpDone},
     format::RecordState,
     health::{Pass, SlotVerdict, Task, Verdict, classify, classify_io},
@@ -162,8 +162,8 @@ impl NvmeStore {
         if !self.open_job(op.job).begin_again(op.index) {
             return false;
         }
-        let num_spared = self.spare_chunks_of(op.job);
-        let req = self.open_job(op.job).req;
+        let Self { jobs, catalog, scratch, .. } = self;
+        let (req, num_spared) = (jobs[&op.job].req, scratch.sort_out(jobs[&op.job].chunks(), catalog));
         let mut other = RequestRecency::default();
         let recency = self.requests.get_mut(&req).map_or(&mut other, |request| &mut request.accesses.recency);
         let spared = (&self.scratch.keys, num_spared);
@@ -178,22 +178,6 @@ impl NvmeStore {
         }
         self.send(Op { slot, tenant, ..op });
         true
-    }
-
-    /// Fills the scratch room with the keys of a job, none of which may go for another; returns how many of them are
-    /// evictable.
-    fn spare_chunks_of(&mut self, id: JobId) -> u32 {
-        let Self { jobs, catalog, scratch, .. } = self;
-        scratch.keys.clear();
-        let mut num_evictable = 0;
-        for chunk in jobs[&id].chunks() {
-            if scratch.keys.insert(chunk.key)
-                && let Residence::Valid { evictable, .. } = catalog.residence(&chunk.key)
-            {
-                num_evictable += u32::from(evictable);
-            }
-        }
-        num_evictable
     }
 
     /// Settles the slot of a write.
@@ -287,6 +271,7 @@ impl NvmeStore {
             TierDirection::Read => &mut self.stats.read,
         };
         ended.count(edge, chunk_bytes);
+        self.open_jobs -= 1;
         self.completed.push(TierCompletion::except(id, ended.failed).with_held(held));
     }
 }

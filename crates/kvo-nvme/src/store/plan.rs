@@ -1,21 +1,21 @@
 //! What a job is to do: decided chunk by chunk when it is submitted.
 
-use kvo_core::{JobId, OffloadKey, RejectReason, SlotId, TierDirection, TierJob};
+use kvo_core::{JobId, OffloadKey, RejectReason, SlotId, TierChunk, TierDirection, TierJob};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::{
-    NvmeStore, Probe, Request,
+    NvmeStore, Probe, Request, Scratch,
     job::{Job, Waiter},
 };
 use crate::{
-    catalog::{Origin, Residence},
+    catalog::{Catalog, Origin, Residence},
     engine::{Action, Op},
     health::Direction,
 };
 
 impl NvmeStore {
     /// Whether the job can be taken. Changes nothing but scratch room.
-    pub(super) fn admit(&mut self, job: &TierJob) -> Result<(), RejectReason> {
+    pub(super) fn check(&mut self, job: &TierJob) -> Result<(), RejectReason> {
         let num_slots = self.worker.memory.num_slots();
         if job.chunks.is_empty()
             || u32::try_from(job.chunks.len()).is_err()
@@ -47,7 +47,7 @@ impl NvmeStore {
     pub(super) fn plan_write(&mut self, id: JobId, job: &mut Job, request: &mut Request) {
         let Request { accesses, run } = request;
         let run = *run;
-        let num_spared = self.sort_out(job);
+        let num_spared = self.scratch.sort_out(job.chunks(), &self.catalog);
         self.record_write(job, accesses);
         let absent_indices = std::mem::take(&mut self.scratch.absent);
         let (admitted, unadmitted) = absent_indices.split_at(self.admitted(job, &absent_indices));
@@ -124,25 +124,6 @@ impl NvmeStore {
         }
     }
 
-    /// Fills the scratch room with the job's keys and the places of the absent ones, each key once; returns how many
-    /// of the keys are evictable.
-    fn sort_out(&mut self, job: &Job) -> u32 {
-        let scratch = &mut self.scratch;
-        scratch.keys.clear();
-        scratch.absent.clear();
-        let mut num_evictable = 0;
-        for (index, chunk) in (0_u32..).zip(job.chunks()) {
-            if scratch.keys.insert(chunk.key) {
-                match self.catalog.residence(&chunk.key) {
-                    Residence::Absent => scratch.absent.push(index),
-                    Residence::Valid { evictable, .. } => num_evictable += u32::from(evictable),
-                    Residence::Writing(_) => {}
-                }
-            }
-        }
-        num_evictable
-    }
-
     /// Records the keys of a write job that are new to its request, and tells the policy of them. Keys that are being
     /// written are no access.
     fn record_write(&mut self, job: &Job, accesses: &mut RequestAccesses) {
@@ -195,6 +176,26 @@ impl NvmeStore {
             });
         }
         self.catalog.on_request_access(&mut accesses.recency, &self.scratch.accesses);
+    }
+}
+
+impl Scratch {
+    /// Takes in the keys of a job, none of which may go for another of them, and the places of the absent ones, each
+    /// key once; returns how many of the keys are evictable.
+    pub(super) fn sort_out(&mut self, chunks: &[TierChunk], catalog: &Catalog) -> u32 {
+        self.keys.clear();
+        self.absent.clear();
+        let mut num_evictable = 0;
+        for (index, chunk) in (0_u32..).zip(chunks) {
+            if self.keys.insert(chunk.key) {
+                match catalog.residence(&chunk.key) {
+                    Residence::Absent => self.absent.push(index),
+                    Residence::Valid { evictable, .. } => num_evictable += u32::from(evictable),
+                    Residence::Writing(_) => {}
+                }
+            }
+        }
+        num_evictable
     }
 }
 

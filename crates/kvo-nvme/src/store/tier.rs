@@ -24,7 +24,7 @@ impl SecondaryTier for NvmeStore {
             let request = self.new_request();
             self.requests.insert(req.id(), request);
         }
-        self.wanted
+        self.offload_policy
     }
 
     /// Answers from memory, at once: a chunk that is still being written is a miss, and so is every chunk while the
@@ -54,7 +54,7 @@ impl SecondaryTier for NvmeStore {
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
         // What has ended meanwhile has room and pins to give back.
         self.absorb();
-        if let Err(reason) = self.admit(&job) {
+        if let Err(reason) = self.check(&job) {
             self.stats.jobs_rejected += 1;
             tracing::debug!(job = job.id.0, tier = &*self.name, %reason, "rejected");
             return Err(JobRejected { job, reason });
@@ -77,6 +77,7 @@ impl SecondaryTier for NvmeStore {
         }
         let nothing_to_do = job.is_decided();
         self.jobs.insert(id, job);
+        self.open_jobs += 1;
         if nothing_to_do {
             self.report_if_decided(id);
         } else {

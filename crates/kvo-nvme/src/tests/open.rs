@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use kvo_core::{BlockHash, GroupIdx, OffloadKey};
 
 use super::Memory;
-use crate::{FILE_NAME, IfOther, NvmeOptions, NvmeStore, OpenError};
+use crate::{EngineKind, FILE_NAME, IfOther, NvmeOptions, NvmeStore, OpenError};
 
 /// Where the slots begin in the file.
 const START: u64 = 2 << 20;
@@ -164,4 +164,15 @@ fn a_store_of_another_size_is_another_store() {
         assert_eq!(fs::metadata(store.path()).unwrap().len(), START + u64::from(capacity_chunks) * 4096);
         assert_eq!(store.counts().free, capacity_chunks);
     }
+}
+
+#[test]
+fn a_store_whose_engine_does_not_start_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    // Memory that may move is nothing for a ring.
+    let memory = Memory::new(2, 4096);
+    let options = NvmeOptions { engine: EngineKind::Uring, ..options(dir.path()) };
+    let error = NvmeStore::open(options, memory).unwrap_err();
+    assert!(matches!(error, OpenError::Uring { .. }), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -317,10 +317,10 @@ fn a_file_that_was_made_for_nothing_is_removed() {
         assert_eq!(rig.files(), [], "after {num_good} files");
     }
     let rig = Rig::new(2);
-    rig.open().unwrap().remove_made();
+    remove(&rig.open().unwrap().made);
     assert_eq!(rig.files(), []);
     rig.open().unwrap();
-    rig.open().unwrap().remove_made();
+    remove(&rig.open().unwrap().made);
     assert_eq!(rig.files().len(), 3, "it was there before");
 }
 

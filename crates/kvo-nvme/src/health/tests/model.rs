@@ -127,12 +127,12 @@ impl Model {
         }
     }
 
-    fn state(&self, durable: bool) -> HealthState {
+    fn state(&self, durable: bool) -> TierState {
         match self.breaker.last() {
-            Some(Event::Tried { .. }) => HealthState::HalfOpen,
-            Some(Event::Shut(_) | Event::Cancelled) => HealthState::Open,
-            _ if passes(&self.writes) && !(durable && self.sync_failed) => HealthState::Up,
-            _ => HealthState::ReadOnly,
+            Some(Event::Tried { .. }) => TierState::HalfOpen,
+            Some(Event::Shut(_) | Event::Cancelled) => TierState::Open,
+            _ if passes(&self.writes) && !(durable && self.sync_failed) => TierState::Up,
+            _ => TierState::ReadOnly,
         }
     }
 
@@ -210,7 +210,7 @@ fn draw_verdict(draw: &mut Draw) -> Verdict {
 #[track_caller]
 fn check(health: &Health, model: &Model, durable: bool, number: u64) {
     assert_eq!(health.state(), model.state(durable), "{number}");
-    assert_eq!(health.is_up(), health.state() == HealthState::Up, "{number}");
+    assert_eq!(health.is_up(), health.state() == TierState::Up, "{number}");
     assert_eq!(health.durability_lost(), model.sync_failed, "{number}");
     let counts = health.counts();
     let shut = model.count(|event| matches!(event, Event::Shut(_)));
