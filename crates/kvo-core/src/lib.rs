@@ -54,6 +54,7 @@
 #[expect(unsafe_code, reason = "claims give out addresses of memory that others promise to keep")]
 mod claims;
 mod clock;
+#[expect(unsafe_code, reason = "addresses and handles are an engine's word, which only the engine can give")]
 mod device;
 mod error;
 mod event;
@@ -74,12 +75,13 @@ pub use crate::{
     claims::{ReadClaim, StableMemory, WriteClaim},
     clock::{Clock, ManualClock},
     device::{
-        CopyOp, DeviceBackend, DeviceHealth, Direction, DrainError, Fence, SubmitError, SubmitErrorReason,
-        Ticket, Transfer, TransferCompletion, TransferFailure,
+        AttachError, ComputePoint, CopyOp, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan, Direction,
+        DrainError, EventHandle, Fence, FenceError, MarkOrder, StreamHandle, SubmitError, SubmitErrorReason,
+        Ticket, Transfer, TransferClass, TransferCompletion, TransferFailure,
     },
     error::{CompleteError, CompleteErrorReason, LayoutError, LoadError, RequestError, StoreError},
     event::{EventKind, OffloadEvent},
-    ids::{BlockId, JobId, OwnerId, RequestId, SlotId},
+    ids::{BlockId, JobId, OwnerId, RegionId, RequestId, SlotId},
     job::{JobKind, JobToken, LoadJob, StoreJob},
     key::{BlockHash, GroupIdx, OffloadKey},
     layout::ChunkLayout,

@@ -1,6 +1,6 @@
 //! From chunks and blocks to copies.
 
-use kvo_core::{BlockId, CopyOp, SlotId};
+use kvo_core::{BlockId, CopyOp, RegionId, SlotId};
 
 use crate::{BlockLayout, GeometryError, PlanError};
 
@@ -215,7 +215,8 @@ impl CopyPlanner {
                             run.bytes += page_bytes;
                         }
                         _ => {
-                            let next = CopyOp { device_offset, slot, slot_offset, bytes: page_bytes };
+                            let region = RegionId(0);
+                            let next = CopyOp { region, device_offset, slot, slot_offset, bytes: page_bytes };
                             out.extend(run.replace(next));
                         }
                     }

@@ -204,7 +204,10 @@ fn a_whole_block_is_one_copy_if_both_sides_keep_it_together() {
     let mut planner = CopyPlanner::new(layout, 2, 96).unwrap();
     let mut ops = Vec::new();
     planner.plan_store(&[ChunkBlocks { slot: SlotId(1), skip: 0, blocks: &[BlockId(5)] }], &mut ops).unwrap();
-    assert_eq!(ops, [CopyOp { device_offset: 5 * 96, slot: SlotId(1), slot_offset: 0, bytes: 96 }]);
+    assert_eq!(
+        ops,
+        [CopyOp { region: RegionId(0), device_offset: 5 * 96, slot: SlotId(1), slot_offset: 0, bytes: 96 }]
+    );
 }
 
 #[test]
@@ -226,7 +229,7 @@ fn a_plan_that_cannot_be_made_names_its_chunk_and_adds_no_copy() {
     let chunk = ChunkLayout::new(1, 1, 8, 2).unwrap();
     let layout = BlockLayout::layer_first(&chunk, 4, 32).unwrap();
     let mut planner = CopyPlanner::new(layout, 3, 16).unwrap();
-    let before = CopyOp { device_offset: 0, slot: SlotId(0), slot_offset: 0, bytes: 1 };
+    let before = CopyOp { region: RegionId(0), device_offset: 0, slot: SlotId(0), slot_offset: 0, bytes: 1 };
     let mut ops = vec![before];
     let [b0, b1, b2, b4] = [0, 1, 2, 4].map(BlockId);
     let good = ChunkBlocks { slot: SlotId(0), skip: 0, blocks: &[b0, b1] };
