@@ -62,7 +62,7 @@ pub(crate) fn run() -> ExitCode {
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
         ("docs", docs),
-        ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked"]))),
+        ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked", "--no-fail-fast"]))),
         ("interleavings", interleavings),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),

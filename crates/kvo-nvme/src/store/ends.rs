@@ -43,6 +43,9 @@ impl NvmeStore {
         match event {
             Event::Moved(done) => self.end_op(done),
             Event::Recorded { slot, generation, result } => self.end_record(slot, generation, result),
+            Event::IndexFailed(error) => {
+                self.health.on_error(classify_io(Task::Index, &error), Pass::USUAL, self.clock.now());
+            }
             Event::JournalLost(error) => {
                 tracing::error!(tier = &*self.name, %error, "nothing is recorded any more");
                 self.health.on_error(classify_io(Task::Sync, &error), Pass::USUAL, self.clock.now());
@@ -128,10 +131,6 @@ impl NvmeStore {
                 tracing::warn!(tier = &*self.name, %error, "the index cannot be written");
             }
             self.stats.record_errors += 1;
-            // A journal that is lost fails every record, which says nothing new: of the loss itself it has told.
-            if !self.health.durability_lost() {
-                self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
-            }
         }
         // In durable mode the slot is still being written, so it can have no other tenant yet.
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };

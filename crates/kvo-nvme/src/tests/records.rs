@@ -12,7 +12,7 @@ use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
-    NvmeOptions, TierState,
+    BreakerOptions, ChunkError, NvmeOptions, TierState,
     engine::Event,
     format::{Record, RecordState},
     journal::{Entry, Journal, Recovered},
@@ -155,6 +155,45 @@ fn a_failed_sync_is_one_error_however_many_records_it_costs() {
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys(ns))]);
     assert_eq!((rig.store.state(), rig.store.stats().record_errors), (TierState::ReadOnly, 20));
     rig.get(2, &[30], &[]);
+}
+
+#[test]
+fn a_batch_of_records_that_fails_is_one_error_of_the_device() {
+    let breaker = BreakerOptions { errors: 3, ..BreakerOptions::default() };
+    let options = NvmeOptions { breaker, ..options(32, false) };
+    let Heard { mut rig, told, events } = rig(options, Recovered::default());
+    rig.put(1, &(1..=20).collect::<Vec<u64>>());
+    let eio = || io::Error::from_raw_os_error(5);
+    for batch in told.lock().unwrap().entries.chunks(10) {
+        events.send(Event::IndexFailed(eio())).unwrap();
+        for entry in batch {
+            let generation = chunk(entry).generation;
+            events.send(Event::Recorded { slot: entry.slot, generation, result: Err(eio()) }).unwrap();
+        }
+    }
+    assert_eq!(rig.poll(), []);
+    let stats = rig.store.stats();
+    assert_eq!((rig.store.state(), stats.record_errors), (TierState::Up, 20));
+    events.send(Event::IndexFailed(eio())).unwrap();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.store.state(), TierState::Open, "the third");
+}
+
+#[test]
+fn a_durable_chunk_whose_record_does_not_come_is_late_and_there_when_it_does() {
+    let options = NvmeOptions { deadline: Duration::from_millis(20), ..options(4, true) };
+    let Heard { mut rig, told, events } = rig(options, Recovered::default());
+    let bytes = vec![3; CHUNK_BYTES];
+    let error = rig.store.write_chunk(key(1), &bytes).unwrap_err();
+    assert!(matches!(&error, ChunkError::Write(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
+    assert!(matches!(rig.store.write_chunk(key(1), &bytes), Err(ChunkError::Pending)));
+    assert!(!rig.store.read_chunk(&key(1), &mut bytes.clone()).unwrap());
+    rig.store.assert_consistent();
+
+    let entry = told.lock().unwrap().entries[0];
+    let generation = chunk(&entry).generation;
+    events.send(Event::Recorded { slot: entry.slot, generation, result: Ok(()) }).unwrap();
+    assert!(rig.store.read_chunk(&key(1), &mut bytes.clone()).unwrap());
 }
 
 #[test]

@@ -108,6 +108,8 @@ struct Rig {
     events: Receiver<Event>,
     /// Whether it was said that nothing is recorded any more.
     was_lost: Cell<bool>,
+    /// How often it was said that records could not be written.
+    num_failed: Cell<u32>,
 }
 
 impl Rig {
@@ -124,6 +126,7 @@ impl Rig {
             journal: FileJournal::start_at("journal", pace, writer, sender).unwrap(),
             events,
             was_lost: Cell::new(false),
+            num_failed: Cell::new(0),
         }
     }
 
@@ -150,6 +153,7 @@ impl Rig {
                 }
                 // Comes before the records that it costs, once.
                 Event::JournalLost(_) => assert!(!self.was_lost.replace(true)),
+                Event::IndexFailed(_) => self.num_failed.set(self.num_failed.get() + 1),
                 Event::Moved(done) => panic!("{done:?}"),
             }
         }
@@ -375,6 +379,23 @@ fn after_a_failed_sync_nothing_durable_is_trusted() {
         }
         rig.journal.close(&[0], 0).unwrap_err();
         assert_eq!(rig.calls(0).len(), calls, "it goes on as if nothing had happened");
+    }
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_is_one_error_and_each_kind_is_told() {
+    for durable in [false, true] {
+        let pace = Pace { entries: 4, wait: FOREVER };
+        let mut rig = Rig::at(pace, durable);
+        if durable {
+            rig.plan([Answer::Go]);
+        }
+        rig.plan([Answer::Fail(EIO), Answer::Fail(EIO), Answer::Fail(ENOSPC), Answer::Fail(EIO)]);
+        // No two are neighbours, so that each is a write of its own.
+        rig.put(&[0, 2, 4, 6], 1);
+        let failed = [(0, 1, Some(EIO)), (2, 1, Some(EIO)), (4, 1, Some(ENOSPC)), (6, 1, Some(EIO))];
+        assert_eq!([0; 4].map(|_| rig.event()), failed);
+        assert_eq!((rig.num_failed.get(), rig.was_lost.get()), (2, false));
     }
 }
 
