@@ -54,8 +54,8 @@ pub struct NvmeOptions {
     pub reads_inflight_max: usize,
     /// Bytes that the kernel writes at once, a device, but at least one chunk. For `io_uring`.
     pub write_bytes_max: u64,
-    /// The same while reads wait or run: writes would slow them down several times. Longer chunks are then written in
-    /// pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
+    /// The same while reads wait or run, and for 10 ms after: writes would slow them down several times. Longer chunks
+    /// are then written in pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
     pub write_bytes_while_reading_max: u64,
     /// How long a chunk may take, from its submission; then it is reported as failed, whatever the device does. Its
     /// slots stay taken until the device has ended with them.
