@@ -161,7 +161,7 @@ fn an_idle_engine_uses_no_processor_time() {
 
 #[test]
 fn no_op_is_left_behind_by_a_thread_that_goes_to_sleep() {
-    let mut random = Random::from_seed_of("KVO_NVME_SEED");
+    let mut random = Rng::for_test();
     let kind = Kind { engine: EngineKind::Uring, direct: false };
     let change = |options: &mut NvmeOptions| {
         options.chunk_bytes = 4096;
