@@ -12,14 +12,14 @@ use kvo_nvme::{
 };
 use tempfile::TempDir;
 
-use crate::rig::{CHUNK_BYTES, Found, LONG, Rig, Rng, engines, key, options, read_all};
+use crate::rig::{
+    CHUNK_BYTES, Found, LONG, RECORD_BYTES, RECORDS_START, Rig, Rng, engines, key, options, read_all,
+};
 
 const CAPACITY: u32 = 64;
 const NUM_CHUNKS: u64 = 60;
 /// As the format has them.
 const BLOCK_BYTES: u64 = 4096;
-const RECORDS_START: u64 = 8192;
-const RECORD_BYTES: u64 = 128;
 const DATA_START: u64 = 2 << 20;
 
 /// A store that was filled and closed.
@@ -67,7 +67,7 @@ impl Closed {
     }
 
     fn flip_record(&self, slot: u64, bit: u64) {
-        flip(&self.index(), RECORDS_START + slot * RECORD_BYTES, bit);
+        flip(&self.index(), RECORDS_START + slot * RECORD_BYTES as u64, bit);
     }
 
     fn flip_superblock(&self, block: u64) {
@@ -163,7 +163,7 @@ fn so_many_flipped_records_are_so_many_misses() {
     let slots = closed.slots();
     let wrong = rng.some_below(20, NUM_CHUNKS);
     for &n in &wrong {
-        closed.flip_record(slots[usize::try_from(n).unwrap()], rng.below(RECORD_BYTES * 8));
+        closed.flip_record(slots[usize::try_from(n).unwrap()], rng.below(RECORD_BYTES as u64 * 8));
     }
     let mut rig = Rig::open(&closed.options());
     check_misses(&rig.get(0..NUM_CHUNKS), &wrong);

@@ -3,16 +3,17 @@
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
-    path::Path,
 };
 
 use kvo_core::{BlockHash, GroupIdx};
-use tempfile::TempDir;
 
 use super::*;
 use crate::{
     IfOther,
-    files::{FILE_NAME, INDEX_FILE_NAME, open},
+    files::{
+        open,
+        tests::{Dirs, flip, set_len},
+    },
     format::{BLOCK_BYTES, encode_order, first_generation, order_start, record_start},
 };
 
@@ -21,15 +22,15 @@ const NUM_SLOTS: u32 = 40;
 
 /// A store of [`NUM_SLOTS`] chunks.
 struct Rig {
-    dirs: Vec<TempDir>,
+    dirs: Dirs,
     options: NvmeOptions,
 }
 
 impl Rig {
     fn new(num_devices: usize) -> Self {
-        let dirs: Vec<_> = (0..num_devices).map(|_| tempfile::tempdir().unwrap()).collect();
+        let dirs = Dirs::new(num_devices);
         let options = NvmeOptions {
-            dirs: dirs.iter().map(|dir| dir.path().to_path_buf()).collect(),
+            dirs: dirs.paths(),
             fingerprint: [9; 32],
             ..NvmeOptions::new("", NUM_SLOTS, CHUNK_BYTES)
         };
@@ -58,11 +59,11 @@ impl Rig {
     }
 
     fn index(&self) -> PathBuf {
-        self.dirs[0].path().join(INDEX_FILE_NAME)
+        self.dirs.index()
     }
 
     fn data(&self, device: usize) -> PathBuf {
-        self.dirs[device].path().join(FILE_NAME)
+        self.dirs.data(device)
     }
 
     fn put(&self, n: u32) {
@@ -95,17 +96,6 @@ fn key(n: u32) -> OffloadKey {
 
 fn payload(n: u32) -> Vec<u8> {
     (0..CHUNK_BYTES).map(|at| (at / 3 + u64::from(n)).to_le_bytes()[0]).collect()
-}
-
-fn flip(path: &Path, at: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x08], at).unwrap();
-}
-
-fn set_len(path: &Path, bytes: u64) {
-    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 
 #[test]
