@@ -96,6 +96,7 @@ fn what_is_not_ours_is_counted_and_left() {
     assert_eq!(recovered.quarantined, [5, 7]);
     let expected = RecoveryReport {
         chunks: 1,
+        unproven: 1,
         damaged_records: 1,
         foreign_records: 3,
         quarantined: 2,

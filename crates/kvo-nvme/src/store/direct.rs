@@ -20,7 +20,8 @@ impl NvmeStore {
     /// Each call counts as one access. Not for the scheduler's path.
     ///
     /// # Errors
-    /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key;
+    /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key, or
+    /// is the first to read it since the store was killed;
     /// [`ChunkError::Refused`] while the device has failed too often or cannot be written;
     /// [`ChunkError::NoRoom`] if nothing can be evicted; then nothing has changed. After [`ChunkError::Write`] the
     /// chunk is not in the store, and another may have been evicted for it; in a durable store whose record is late
@@ -29,8 +30,12 @@ impl NvmeStore {
         self.check_length(bytes.len())?;
         self.absorb();
         let Request { mut accesses, run } = self.new_request();
+        self.catalog.evict_unproven(&key);
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
+            Residence::Valid { slot, .. } if self.catalog.is_unproven(slot) => {
+                return Err(ChunkError::Pending);
+            }
             Residence::Valid { slot, .. } => {
                 self.stats.chunks_present += 1;
                 self.commit(&mut accesses, &key, slot, Met::Ready);

@@ -13,6 +13,7 @@ use kvo_policies::PolicyKind;
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
     BreakerOptions, ChunkError, NvmeOptions, TierState,
+    checksum::checksum,
     engine::Event,
     format::{Record, RecordState},
     journal::{Entry, Journal, Recovered},
@@ -273,4 +274,31 @@ fn what_was_written_is_counted_over_the_life_of_the_store_and_by_the_day() {
     assert!((wear.drive_writes_per_day - 1.0).abs() < 1e-9, "{wear:?}");
     let expected = 2.0 * (4096.0 + 128.0) / written as f64;
     assert!((wear.write_amplification - expected).abs() < 1e-9, "{wear:?}");
+}
+
+/// A store that was killed, with chunk 1, which may have been overwritten.
+fn killed() -> Rig {
+    let mut recovered = recovered(&[1]);
+    let RecordState::Chunk(record) = &mut recovered.chunks[0].state else { panic!("it is a chunk") };
+    record.checksum = checksum(&key(1), record.generation, &[0; CHUNK_BYTES]);
+    recovered.report.unproven = 1;
+    rig(options(4, false), recovered).rig
+}
+
+#[test]
+fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
+    for trouble in [None, Some((1, Trouble::Eio))] {
+        let mut rig = killed();
+        let read = rig.read(1, &[1]);
+        let write = rig.write(2, &[1]);
+        assert!(matches!(rig.store.write_chunk(key(1), &[0; CHUNK_BYTES]), Err(ChunkError::Pending)));
+        rig.store.assert_consistent();
+        rig.run_all(trouble.as_slice());
+        let ended = |job| match trouble {
+            None => TierCompletion::done(job),
+            Some(_) => TierCompletion::except(job, keys([1])),
+        };
+        assert_eq!(rig.poll(), [write, read].map(ended));
+        rig.store.assert_consistent();
+    }
 }

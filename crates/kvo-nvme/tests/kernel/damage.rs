@@ -289,3 +289,56 @@ fn a_file_that_is_cut_while_the_store_is_open_costs_the_chunks_behind_the_cut() 
         assert!(engine == EngineKind::Threads || rig.store.engine_stats().strange_completions == 0);
     }
 }
+
+/// Chunk 1 goes into the slot of chunk 0, and the process is killed before the index knows.
+#[test]
+fn a_chunk_whose_slot_was_used_again_before_the_kill_is_not_taken_for_written() {
+    for engine in engines() {
+        for (durable, is_closed) in [(false, false), (true, false), (true, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = NvmeOptions { engine, durable, ..options(dir.path(), 1) };
+            let mut rig = Rig::open(&options);
+            assert_eq!(rig.put([0]).hits, [0]);
+            rig.store.close(LONG).unwrap();
+            let index = dir.path().join(INDEX_FILE_NAME);
+            let mut rig = Rig::open(&options);
+            let before = fs::read(&index).unwrap();
+            assert_eq!(rig.put([1]).hits, [1]);
+            drop(rig);
+            fs::write(&index, before).unwrap();
+
+            let mut rig = Rig::open(&options);
+            assert_eq!((rig.store.recovery().chunks, rig.store.recovery().unproven), (1, 1));
+            if is_closed {
+                rig.store.close(LONG).unwrap();
+                rig = Rig::open(&options);
+                let report = rig.store.recovery();
+                assert_eq!((report.clean, report.unproven), (true, 1), "a clean close proves nothing");
+            }
+            assert_eq!(rig.put([0]).hits, [0]);
+            assert_eq!(rig.get([0]).hits, [0], "{engine:?}, durable: {durable}, closed: {is_closed}");
+
+            rig.store.close(LONG).unwrap();
+            let report = Rig::open(&options).store.recovery();
+            assert_eq!((report.clean, report.chunks, report.unproven), (true, 1, 0));
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_was_read_since_the_kill_is_not_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = NvmeOptions { durable: true, ..options(dir.path(), 4) };
+    let mut rig = Rig::open(&options);
+    assert_eq!(rig.put(0..3).hits, [0, 1, 2]);
+    let index = dir.path().join(INDEX_FILE_NAME);
+    let killed = fs::read(&index).unwrap();
+    drop(rig);
+    fs::write(&index, killed).unwrap();
+    let mut rig = Rig::open(&options);
+    assert_eq!(rig.store.recovery().unproven, 3);
+    assert_eq!(rig.get([1]).hits, [1]);
+    assert_eq!(rig.put(0..3).hits, [0, 1, 2]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.chunks_present, stats.write.chunks), (1, 2));
+}

@@ -114,9 +114,7 @@ impl Child {
         say("settled\n");
     }
 
-    /// What the store says, in its order. That a write job is done would not do: it is so at once for a chunk that has a
-    /// record, which an earlier kill may have left of a slot that was written again since. Such a chunk is a miss when
-    /// it is read, by `docs/FORMAT.md`.
+    /// What the store says, in its order. That a write job is done would not do: by then its chunks may be evicted.
     fn events(&mut self) -> String {
         let (mut lines, at) = (String::new(), now().as_micros());
         for (kind, n) in self.rig.events() {
