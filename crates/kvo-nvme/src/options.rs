@@ -46,7 +46,7 @@ pub struct NvmeOptions {
     /// What moves the bytes.
     pub engine: EngineKind,
     /// Threads of the engine that uses threads, over all devices. Each runs one chunk at a time, so this is also the
-    /// depth of the devices' queues.
+    /// depth of the devices' queues: with fewer than 8 an SSD is not busy.
     pub num_threads: usize,
     /// Threads that compute checksums for the engine that uses `io_uring`. One keeps up with more than 20 GB/s.
     pub checksum_threads: usize,
@@ -202,7 +202,7 @@ impl NvmeOptions {
             policy: PolicyKind::Lru,
             admission: Admission::default(),
             engine: EngineKind::Auto,
-            num_threads: 4,
+            num_threads: 8,
             checksum_threads: 1,
             reads_inflight_max: 16,
             write_bytes_max: 8 << 20,
