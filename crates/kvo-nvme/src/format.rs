@@ -35,6 +35,9 @@ const EPOCH_SHIFT: u32 = 40;
 /// The last epoch whose generations fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX >> EPOCH_SHIFT;
 
+/// The highest number of a superblock: one more for each write of one, and none of ours writes so many.
+pub(crate) const SEQUENCE_MAX: u64 = u64::MAX >> 1;
+
 /// The first generation of an epoch. Generations never come again, whatever was lost of an earlier epoch.
 pub(crate) fn first_generation(epoch: u64) -> u64 {
     epoch << EPOCH_SHIFT
