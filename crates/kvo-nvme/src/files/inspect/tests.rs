@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     IfOther,
     files::{FILE_NAME, INDEX_FILE_NAME, open},
-    format::{BLOCK_BYTES, encode_order, first_generation, order_start, record_start},
+    format::{BLOCK_BYTES, EPOCH_MAX, encode_order, first_generation, order_start, record_start},
 };
 
 const CHUNK_BYTES: u64 = 5000;
@@ -199,6 +199,22 @@ fn wrong_bytes_are_found_where_they_are() {
     set_len(&rig.data(place.device as usize), place.offset + 4000);
     let result = inspection.read_chunk(&chunks[0]).map(<[u8]>::to_vec);
     assert!(matches!(result, Err(ChunkDamage::Unreadable(_))), "{result:?}");
+}
+
+#[test]
+fn a_superblock_of_an_epoch_that_there_is_not_is_not_written() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let last = Superblock { epoch: EPOCH_MAX, ..inspection.superblock.next(StoreState::Open) };
+    let block = inspection.block;
+    write_superblock(&inspection.index, &last, 1 - block).unwrap();
+    drop(inspection);
+    flip(&rig.index(), (block * BLOCK_BYTES) as u64 + 24);
+    let before = fs::read(rig.index()).unwrap();
+    let mut inspection = rig.inspect();
+    assert!(matches!(inspection.repair_superblock(), Err(OpenError::Other { field: "epoch", .. })));
+    drop(inspection);
+    assert!(fs::read(rig.index()).unwrap() == before, "the index has changed");
 }
 
 #[test]
