@@ -218,6 +218,23 @@ fn a_superblock_of_an_epoch_that_there_is_not_is_not_written() {
 }
 
 #[test]
+fn a_table_that_the_index_has_no_room_for_is_not_read() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let large = Superblock {
+        num_slots: 1 << 30,
+        asked_slots: 1 << 30,
+        ..inspection.superblock.next(StoreState::Open)
+    };
+    write_superblock(&inspection.index, &large, 1 - inspection.block).unwrap();
+    drop(inspection);
+    let inspection = rig.inspect();
+    assert_eq!(inspection.info().capacity_chunks, 1 << 30);
+    assert_eq!(inspection.read_records().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(matches!(inspection.problems()[0], OpenError::Damaged { damage: FileDamage::Length { .. }, .. }));
+}
+
+#[test]
 fn a_damaged_superblock_is_told_and_written_again() {
     for block in [0_u8, 1] {
         let rig = Rig::filled(1);
