@@ -14,7 +14,7 @@ use crate::{
         open,
         tests::{Dirs, flip, set_len},
     },
-    format::{BLOCK_BYTES, encode_order, first_generation, order_start, record_start},
+    format::{BLOCK_BYTES, EPOCH_MAX, encode_order, first_generation, order_start, record_start},
 };
 
 const CHUNK_BYTES: u64 = 5000;
@@ -189,6 +189,39 @@ fn wrong_bytes_are_found_where_they_are() {
     set_len(&rig.data(place.device as usize), place.offset + 4000);
     let result = inspection.read_chunk(&chunks[0]).map(<[u8]>::to_vec);
     assert!(matches!(result, Err(ChunkDamage::Unreadable(_))), "{result:?}");
+}
+
+#[test]
+fn a_superblock_of_an_epoch_that_there_is_not_is_not_written() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let last = Superblock { epoch: EPOCH_MAX, ..inspection.superblock.next(StoreState::Open) };
+    let block = inspection.block;
+    write_superblock(&inspection.index, &last, 1 - block).unwrap();
+    drop(inspection);
+    flip(&rig.index(), (block * BLOCK_BYTES) as u64 + 24);
+    let before = fs::read(rig.index()).unwrap();
+    let mut inspection = rig.inspect();
+    assert!(matches!(inspection.repair_superblock(), Err(OpenError::Other { field: "epoch", .. })));
+    drop(inspection);
+    assert!(fs::read(rig.index()).unwrap() == before, "the index has changed");
+}
+
+#[test]
+fn a_table_that_the_index_has_no_room_for_is_not_read() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let large = Superblock {
+        num_slots: 1 << 30,
+        asked_slots: 1 << 30,
+        ..inspection.superblock.next(StoreState::Open)
+    };
+    write_superblock(&inspection.index, &large, 1 - inspection.block).unwrap();
+    drop(inspection);
+    let inspection = rig.inspect();
+    assert_eq!(inspection.info().capacity_chunks, 1 << 30);
+    assert_eq!(inspection.read_records().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(matches!(inspection.problems()[0], OpenError::Damaged { damage: FileDamage::Length { .. }, .. }));
 }
 
 #[test]

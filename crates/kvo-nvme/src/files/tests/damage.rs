@@ -1,7 +1,7 @@
 //! Files with wrong bytes, of wrong lengths, or missing.
 
 use super::*;
-use crate::{RecoveryReport, sim::rng::Rng};
+use crate::{RecoveryReport, format::EPOCH_MAX, sim::rng::Rng};
 
 /// A store of one device with a chunk in each slot, opened so often that both superblocks are of the opening `epoch`
 /// or the one before, and closed if `clean`.
@@ -136,12 +136,29 @@ fn a_damaged_order_costs_the_order_only() {
 fn an_epoch_that_is_the_last_one_is_refused() {
     let (mut rig, block) = with_chunks(false);
     let files = rig.open().unwrap();
-    let superblock =
-        Superblock { epoch: crate::format::EPOCH_MAX, ..files.index.superblock.next(StoreState::Open) };
+    let superblock = Superblock { epoch: EPOCH_MAX, ..files.index.superblock.next(StoreState::Open) };
     files.index.file.write_all_at(&superblock.encode(), block_start(block)).unwrap();
     drop(files);
     rig.refused_as_other("epoch");
     rig.empty();
+}
+
+/// Beside a damaged superblock an epoch may have been lost, and two are begun.
+#[test]
+fn epochs_that_do_not_last_for_both_superblocks_are_refused() {
+    let forge = |epoch| {
+        let (rig, block) = with_chunks(false);
+        let files = rig.open().unwrap();
+        let superblock = Superblock { epoch, ..files.index.superblock.next(StoreState::Open) };
+        files.index.file.write_all_at(&superblock.encode(), block_start(block)).unwrap();
+        drop(files);
+        damage_superblock(&rig, 1 - block);
+        rig
+    };
+    let mut rig = forge(EPOCH_MAX - 2);
+    rig.refused_as_other("epoch");
+    rig.empty();
+    assert_eq!(forge(EPOCH_MAX - 3).open().unwrap().index.superblock.epoch, EPOCH_MAX);
 }
 
 #[test]
