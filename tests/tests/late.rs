@@ -11,8 +11,8 @@ use kvo_core::{Direction, LookupResult, OffloadKey, OffloadManager, RequestId, S
 use kvo_policies::Lru;
 use kvo_tiering::ResetReport;
 use support::{
-    Engine, NotLoaded, Offered, Request, Rng, Setup, Stalling, check_resident, chunk_content, keys, prompt,
-    push_down, stalling,
+    Engine, Flush, NotLoaded, Offered, Request, Rng, Setup, Stalling, check_resident, chosen_seed,
+    chunk_content, keys, prompt, push_down, stalling,
 };
 
 fn over_stalling(setup: Setup) -> (Engine, Stalling) {
@@ -189,7 +189,7 @@ struct Run {
     begun: Vec<RequestId>,
     resets: u64,
     held_at_resets: u64,
-    flush_in: Option<u32>,
+    flush: Flush,
     loaded: usize,
 }
 
@@ -218,7 +218,7 @@ impl Run {
             begun: Vec::new(),
             resets: 0,
             held_at_resets: 0,
-            flush_in: None,
+            flush: Flush::default(),
             loaded: 0,
         }
     }
@@ -255,13 +255,7 @@ impl Run {
         self.engine.end_step();
         let stats = self.engine.manager().stats();
         assert!(stats.tiers[0].held_slots <= u64::from(NUM_SLOTS), "{stats:?}");
-        self.flush_in = match self.flush_in {
-            Some(0) => {
-                self.engine.manager_mut().on_reset_flushed();
-                None
-            }
-            other => other.map(|steps| steps - 1),
-        };
+        self.flush.step(&mut self.engine);
     }
 
     /// Lets the device hang, or what hangs be late or end.
@@ -344,7 +338,7 @@ impl Run {
         self.resets += 1;
         self.held_at_resets += self.engine.manager().stats().tiers[0].held_slots;
         self.engine.drain_device();
-        self.flush_in = Some(u32::try_from(self.rng.index(4)).unwrap());
+        self.flush.begin(self.rng.index(4));
     }
 
     /// Comes to rest, and checks what is left: counts, every byte of the primary, and what the tier was told.
@@ -386,8 +380,7 @@ fn check_bytes(engine: &Engine, slot: SlotId, key: &OffloadKey) {
 
 #[test]
 fn every_byte_is_right_however_late_a_device_is_and_whatever_it_says() {
-    let chosen = std::env::var("KVO_TEST_SEED").ok();
-    let chosen: Option<u64> = chosen.map(|seed| seed.parse().expect("KVO_TEST_SEED is a number"));
+    let chosen = chosen_seed();
     let mut total = [0; 7];
     for seed in chosen.map_or(0..24, |seed| seed..seed + 1) {
         println!("KVO_TEST_SEED={seed}");

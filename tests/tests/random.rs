@@ -25,8 +25,8 @@ use kvo_nvme::{FILE_NAME, NvmeStore, StoreStats};
 use kvo_policies::{CachePolicy, GhostHits, PolicyKind};
 use kvo_tiering::TieringStats;
 use support::{
-    Engine, Fifo, LONG, NotLoaded, Offered, Request, Rng, Setup, SteppedMemory, Watched, chunk_content, key,
-    memory_tier, tiers::Script,
+    Engine, Fifo, Flush, LONG, NotLoaded, Offered, Request, Rng, Setup, SteppedMemory, Watched, chosen_seed,
+    chunk_content, key, memory_tier, tiers::Script,
 };
 
 const NUM_SLOTS: u32 = 40;
@@ -79,7 +79,7 @@ struct Run {
     in_step: bool,
     running: Vec<Running>,
     begun: Vec<RequestId>,
-    flush_in: Option<u32>,
+    flush: Flush,
     tally: Tally,
 }
 
@@ -131,7 +131,7 @@ impl Run {
             in_step,
             running: Vec::new(),
             begun: Vec::new(),
-            flush_in: None,
+            flush: Flush::default(),
             tally: Tally::default(),
         }
     }
@@ -182,13 +182,7 @@ impl Run {
         self.memory.look().release(count, &mut self.rng);
         self.nvme.look().release(count, &mut self.rng);
         self.engine.end_step();
-        self.flush_in = match self.flush_in {
-            Some(0) => {
-                self.engine.manager_mut().on_reset_flushed();
-                None
-            }
-            other => other.map(|steps| steps - 1),
-        };
+        self.flush.step(&mut self.engine);
     }
 
     /// Changes what the tiers hold back and spoil.
@@ -317,8 +311,7 @@ impl Run {
         self.engine.reset();
         self.tally.resets += 1;
         self.engine.drain_device();
-        let steps = self.rng.index(4);
-        self.flush_in = Some(u32::try_from(steps).unwrap());
+        self.flush.begin(self.rng.index(4));
     }
 
     /// Comes to rest, and checks what is left: every count, every byte of every tier, and that the events tell it.
@@ -406,8 +399,7 @@ fn flip(file: &Path, chunk_bytes: usize, rng: &mut Rng) {
 
 /// Runs the chosen seed, or all of `seeds`, and checks that enough happened.
 fn explore(seeds: Range<u64>, num_requests: usize, in_step: bool) {
-    let chosen = std::env::var("KVO_TEST_SEED").ok();
-    let chosen: Option<u64> = chosen.map(|seed| seed.parse().expect("KVO_TEST_SEED is a number"));
+    let chosen = chosen_seed();
     let mut total = Tally::default();
     let (mut promoted, mut evicted, mut spoiled) = (0, 0, 0);
     for seed in chosen.map_or(seeds, |seed| seed..seed + 1) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance, counts,
+    bench, conformance, counts, fuzz,
     process::{cargo, workspace},
     tidy,
 };
@@ -39,6 +39,9 @@ const LARGE_CHECK: [&str; 7] = [
 /// What is built besides the default: the program `kvo-store`. The benches build without it.
 const FEATURES: &str = "--features=kvo-nvme/cli";
 
+/// Of each target.
+const FUZZ_SECONDS: u32 = 10;
+
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -57,12 +60,12 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 14] = [
+    let steps: [(&str, Step); 15] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
         ("docs", docs),
-        ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked"]))),
+        ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked", "--no-fail-fast"]))),
         ("interleavings", interleavings),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),
@@ -70,6 +73,7 @@ pub(crate) fn run() -> ExitCode {
         ("benches, smoke", || run_bench(&["all", "--smoke", "--report"])),
         ("benches, again", again),
         ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
+        ("fuzz", fuzzed),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),
     ];
@@ -132,6 +136,15 @@ fn counted() -> Outcome {
     match counts::count(counts::Mode::Check) {
         Ok(()) => Outcome::Passed,
         Err(failure @ counts::Failure::NoValgrind) => Outcome::Skipped(failure.to_string()),
+        Err(failure) => Outcome::Failed(failure.to_string()),
+    }
+}
+
+/// Every fuzzer for some seconds, from what is known to lead far.
+fn fuzzed() -> Outcome {
+    match fuzz::fuzz(&fuzz::Options { target: None, seconds: FUZZ_SECONDS, inputs: Vec::new() }) {
+        Ok(()) => Outcome::Passed,
+        Err(failure @ fuzz::Failure::NoCompiler) => Outcome::Skipped(failure.to_string()),
         Err(failure) => Outcome::Failed(failure.to_string()),
     }
 }

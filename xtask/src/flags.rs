@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::counts::Mode;
+use crate::{counts::Mode, fuzz};
 
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
@@ -20,13 +20,19 @@ cargo xtask TASK
                      agree, and on growth.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
-  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, counts.
+  fuzz [--target T] [--seconds N] [FILE...]
+                     Fuzzes what the store reads from disk, by default every target for a minute: superblock, header,
+                     order, record, recovery, store. Needs a C++ compiler. With files it runs these once, of one target.
+  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, fuzzers, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   tidy               Checks of the sources that no compiler makes.
 ";
 
 /// Exit status of a command that was not understood.
 pub(crate) const MISUSE_STATUS: u8 = 2;
+
+/// How long a target is fuzzed, unless it is said.
+const FUZZ_SECONDS: u32 = 60;
 
 /// A task with its arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +42,7 @@ pub(crate) enum Task {
     Ci,
     Conformance(OsString),
     Counts(Mode),
+    Fuzz(fuzz::Options),
     SoakNvme(Vec<OsString>),
     Tidy,
 }
@@ -52,6 +59,7 @@ impl Task {
             Some("ci") => none(&name, &rest).map(|()| Self::Ci),
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
+            Some("fuzz") => fuzz_options(rest).map(Self::Fuzz),
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
                 _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
@@ -72,6 +80,38 @@ fn counts_mode(arguments: &[OsString]) -> Result<Mode, String> {
         [flag] if flag == "--bless" => Ok(Mode::Bless),
         [flag, ..] => Err(format!("counts takes --check or --bless, but got \"{}\"", flag.display())),
     }
+}
+
+fn fuzz_options(arguments: Vec<OsString>) -> Result<fuzz::Options, String> {
+    let mut options = fuzz::Options { target: None, seconds: FUZZ_SECONDS, inputs: Vec::new() };
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--target") => options.target = Some(fuzz_target(arguments.next().as_ref())?),
+            Some("--seconds") => options.seconds = fuzz_seconds(arguments.next().as_ref())?,
+            Some(flag) if flag.starts_with('-') => {
+                return Err(format!("fuzz takes --target, --seconds and files, but got \"{flag}\""));
+            }
+            _ => options.inputs.push(argument),
+        }
+    }
+    if options.target.is_none() && !options.inputs.is_empty() {
+        return Err("fuzz runs files of one target: name it, with --target".to_owned());
+    }
+    Ok(options)
+}
+
+fn fuzz_target(value: Option<&OsString>) -> Result<&'static str, String> {
+    let found = fuzz::TARGETS.into_iter().find(|target| value.is_some_and(|value| value == target));
+    found.ok_or_else(|| format!("--target takes one of {}", fuzz::TARGETS.join(", ")))
+}
+
+fn fuzz_seconds(value: Option<&OsString>) -> Result<u32, String> {
+    let seconds = value.and_then(|value| value.to_str()?.parse().ok());
+    // To libFuzzer, 0 is for ever.
+    seconds
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "--seconds takes a number of seconds, at least 1".to_owned())
 }
 
 fn none(task: &OsString, arguments: &[OsString]) -> Result<(), String> {
@@ -102,6 +142,13 @@ mod tests {
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
         assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
+        let fuzz = |target, seconds, inputs: &[&str]| {
+            let inputs = inputs.iter().map(OsString::from).collect();
+            Ok(Task::Fuzz(fuzz::Options { target, seconds, inputs }))
+        };
+        assert_eq!(parse(&["fuzz"]), fuzz(None, 60, &[]));
+        assert_eq!(parse(&["fuzz", "--seconds", "10", "--target", "store"]), fuzz(Some("store"), 10, &[]));
+        assert_eq!(parse(&["fuzz", "--target", "record", "a", "b"]), fuzz(Some("record"), 60, &["a", "b"]));
         assert_eq!(parse(&["bench"]), Ok(Task::Bench(vec![])));
         assert_eq!(parse(&["bench", "replay", "-h"]), Ok(Task::Bench(vec!["replay".into(), "-h".into()])));
     }
@@ -119,6 +166,12 @@ mod tests {
         check_misuse(&["tidy", "now"], "tidy takes no arguments, but got \"now\"");
         check_misuse(&["counts", "--checked"], "counts takes --check or --bless, but got \"--checked\"");
         check_misuse(&["counts", "--check", "--bless"], "counts takes --check or --bless");
+        check_misuse(&["fuzz", "--target", "nothing"], "--target takes one of superblock, header");
+        check_misuse(&["fuzz", "--target"], "--target takes one of");
+        check_misuse(&["fuzz", "--seconds", "0"], "--seconds takes a number of seconds");
+        check_misuse(&["fuzz", "--seconds", "-1"], "--seconds takes a number of seconds");
+        check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds and files, but got \"--fast\"");
+        check_misuse(&["fuzz", "a"], "fuzz runs files of one target: name it");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");

@@ -7,6 +7,7 @@ mod ci;
 mod conformance;
 mod counts;
 mod flags;
+mod fuzz;
 mod process;
 mod tidy;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),
     }

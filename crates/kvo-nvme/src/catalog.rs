@@ -97,21 +97,22 @@ impl Catalog {
             dropped: 0,
             victims: Vec::new(),
         };
-        for chunks in recovered.chunks.chunks(RESTORE_BATCH) {
-            catalog.restore(chunks);
+        let (unproven, proven) = recovered.chunks.split_at(recovered.report.unproven as usize);
+        for (chunks, is_unproven) in [(unproven, true), (proven, false)] {
+            chunks.chunks(RESTORE_BATCH).for_each(|chunks| catalog.restore(chunks, is_unproven));
         }
         catalog.slots.list_free();
         Ok(catalog)
     }
 
     /// Takes chunks in, the next to be evicted first, as if one request had written them tail first.
-    fn restore(&mut self, entries: &[Entry]) {
+    fn restore(&mut self, entries: &[Entry], unproven: bool) {
         let mut recency = RequestRecency::default();
         let mut keys = Vec::with_capacity(entries.len());
         for entry in entries {
             let RecordState::Chunk(record) = entry.state else { continue };
             let tenant = Tenant { key: record.key, generation: record.generation };
-            self.slots.restore(entry.slot, tenant, record.checksum);
+            self.slots.restore(entry.slot, tenant, record.checksum, unproven);
             self.enter(&record.key, entry.slot);
             let tier = Tier { slots: &self.slots, spared: None };
             self.policy.insert(&mut recency, SlotId(entry.slot), &record.key, None, &tier);
@@ -137,12 +138,14 @@ impl Catalog {
     }
 
     /// Every chunk in the order in which the policy lets them go, the next one first. The policy knows none of them any
-    /// more then: for the end of a store. Of a policy that keeps something back there is no order.
+    /// more then: for the end of a store. Of a policy that keeps something back there is no order, and it does not name
+    /// what is unproven.
     pub(crate) fn take_eviction_order(&mut self) -> Vec<u32> {
         let evictable = self.slots.counts().evictable as usize;
         let mut order = Vec::with_capacity(evictable);
         let has_order = self.policy.evict(evictable, &Tier { slots: &self.slots, spared: None }, &mut order);
-        if has_order { order.into_iter().map(|slot| slot.0).collect() } else { Vec::new() }
+        order.retain(|slot| has_order && !self.slots.is_unproven(slot.0));
+        order.into_iter().map(|slot| slot.0).collect()
     }
 
     pub(crate) fn counts(&self) -> SlotCounts {
@@ -172,6 +175,26 @@ impl Catalog {
         }
     }
 
+    /// The bytes in a slot have been compared to their checksum.
+    pub(crate) fn prove(&mut self, slot: u32) {
+        self.slots.prove(slot);
+    }
+
+    /// Whether the bytes in a slot may be those of a later write than its chunk's.
+    pub(crate) fn is_unproven(&self, slot: u32) -> bool {
+        self.slots.is_unproven(slot)
+    }
+
+    /// Evicts the chunk of `key` if its bytes may not be its own, and nobody reads it: so that it is written anew.
+    pub(crate) fn evict_unproven(&mut self, key: &OffloadKey) {
+        if let Residence::Valid { slot, evictable: true } = self.residence(key)
+            && self.slots.is_unproven(slot)
+        {
+            self.policy.remove(SlotId(slot));
+            self.evict(slot, *key);
+        }
+    }
+
     /// Evicts what is needed for `wanted` free slots, as far as that goes; returns how many of `wanted` there are.
     ///
     /// Keys in `spared` stay; `num_spared` of them are evictable.
@@ -197,13 +220,18 @@ impl Catalog {
                     self.slots.state(slot)
                 );
             };
-            self.leave(slot);
-            self.slots.set(slot, SlotState::Free);
-            self.events.push(EventKind::Removed, tenant.key);
-            self.evicted += 1;
-            tracing::trace!(key = ?tenant.key, slot, "evicted");
+            self.evict(slot, tenant.key);
         }
         self.victims = victims;
+    }
+
+    /// Frees the slot of a chunk that the policy has let go.
+    fn evict(&mut self, slot: u32, key: OffloadKey) {
+        self.leave(slot);
+        self.slots.set(slot, SlotState::Free);
+        self.events.push(EventKind::Removed, key);
+        self.evicted += 1;
+        tracing::trace!(?key, slot, "evicted");
     }
 
     /// A request meets keys for the first time.

@@ -68,6 +68,8 @@ pub(crate) enum Event {
         generation: u64,
         result: io::Result<()>,
     },
+    /// Records could not be written: comes once for a batch and kind of error, before what became of each.
+    IndexFailed(io::Error),
     /// Nothing is recorded any more, and nothing can be called durable: a sync has failed.
     JournalLost(io::Error),
 }

@@ -212,8 +212,8 @@ pub enum ChunkError {
         /// Bytes of a chunk.
         chunk_bytes: usize,
     },
-    /// A job is writing the same chunk, and how it will end is not known yet.
-    #[error("the chunk is being written by a job")]
+    /// A job is writing the same chunk, or reading one that may not be whole, and how it will end is not known yet.
+    #[error("the chunk is being moved by a job")]
     Pending,
     /// The device has failed too often, or cannot be written; it will be tried again.
     #[error("the device has failed too often, or cannot be written")]

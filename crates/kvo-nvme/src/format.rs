@@ -9,6 +9,8 @@ mod superblock;
 
 use std::fmt;
 
+#[cfg(any(test, kvo_fuzzing))]
+pub(crate) use self::record::reseal as reseal_record;
 pub use self::superblock::StoreState;
 pub(crate) use self::{
     header::DataHeader,
@@ -28,12 +30,15 @@ pub(crate) const RECORD_BYTES: usize = 128;
 pub(crate) const DATA_START: u64 = 2 << 20;
 
 /// Bytes of the checksum that ends a superblock, a header or a record.
-const SEAL_BYTES: usize = 8;
+pub(crate) const SEAL_BYTES: usize = 8;
 
 /// The upper bits of a generation are the epoch of the store in which it was given, the lower ones a count.
 const EPOCH_SHIFT: u32 = 40;
 /// The last epoch whose generations fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX >> EPOCH_SHIFT;
+
+/// The highest number of a superblock: one more for each write of one, and none of ours writes so many.
+pub(crate) const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 /// The first generation of an epoch. Generations never come again, whatever was lost of an earlier epoch.
 pub(crate) fn first_generation(epoch: u64) -> u64 {
@@ -199,6 +204,12 @@ fn seal(bytes: &mut [u8], seed: u64) {
     let sum = sum_of(bytes, seed);
     let at = bytes.len() - SEAL_BYTES;
     bytes[at..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Seals a superblock or a header again after bytes of it were changed.
+#[cfg(any(test, kvo_fuzzing))]
+pub(crate) fn reseal_block(bytes: &mut [u8; BLOCK_BYTES]) {
+    seal(bytes, 0);
 }
 
 fn is_sealed(bytes: &[u8], seed: u64) -> bool {

@@ -55,6 +55,9 @@ pub(crate) struct Recovered {
 pub struct RecoveryReport {
     /// Whether the store was closed before, and not killed.
     pub clean: bool,
+    /// Chunks that may have been overwritten, as far as is known: those of a store that was killed, until each has been
+    /// read once. They are hits, and their bytes are compared when they are read; offered again, they are written again.
+    pub unproven: u32,
     /// Whether it was closed and the eviction order that it left is damaged: it is made from the records then.
     pub order_damaged: bool,
     /// Whether one of the two superblocks was damaged; the other one was used.

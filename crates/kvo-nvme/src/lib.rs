@@ -96,6 +96,9 @@ mod recovery;
 mod sync;
 mod worker;
 
+#[cfg(any(test, kvo_fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

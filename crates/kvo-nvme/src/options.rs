@@ -46,7 +46,7 @@ pub struct NvmeOptions {
     /// What moves the bytes.
     pub engine: EngineKind,
     /// Threads of the engine that uses threads, over all devices. Each runs one chunk at a time, so this is also the
-    /// depth of the devices' queues.
+    /// depth of the devices' queues: with fewer than 8 an SSD is not busy.
     pub num_threads: usize,
     /// Threads that compute checksums for the engine that uses `io_uring`. One keeps up with more than 20 GB/s.
     pub checksum_threads: usize,
@@ -54,8 +54,8 @@ pub struct NvmeOptions {
     pub reads_inflight_max: usize,
     /// Bytes that the kernel writes at once, a device, but at least one chunk. For `io_uring`.
     pub write_bytes_max: u64,
-    /// The same while reads wait or run: writes would slow them down several times. Longer chunks are then written in
-    /// pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
+    /// The same while reads wait or run, and for 10 ms after: writes would slow them down several times. Longer chunks
+    /// are then written in pieces of this length, but at least 256 KiB, one after the other. For `io_uring`.
     pub write_bytes_while_reading_max: u64,
     /// How long a chunk may take, from its submission; then it is reported as failed, whatever the device does. Its
     /// slots stay taken until the device has ended with them.
@@ -202,7 +202,7 @@ impl NvmeOptions {
             policy: PolicyKind::Lru,
             admission: Admission::default(),
             engine: EngineKind::Auto,
-            num_threads: 4,
+            num_threads: 8,
             checksum_threads: 1,
             reads_inflight_max: 16,
             write_bytes_max: 8 << 20,

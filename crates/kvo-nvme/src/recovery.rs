@@ -16,7 +16,7 @@ use crate::{
 /// The chunks of a store whose table is `records`, from slot 0 on, and whose eviction order is `order`.
 ///
 /// For stores whose table is in memory at once, as those of tests are; [`Recovery`] takes it in pieces.
-#[cfg(test)]
+#[cfg(any(test, kvo_fuzzing))]
 pub(crate) fn recover(superblock: &Superblock, records: &[u8], order: Option<&[u8]>) -> Recovered {
     let mut recovery = Recovery::new(superblock);
     recovery.take(records);
@@ -114,11 +114,13 @@ impl<'a> Recovery<'a> {
         self.report.order_damaged = self.report.clean && order.is_none();
         self.report.chunks = count(self.chunks.len());
         self.report.quarantined = count(self.quarantined.len());
-        let chunks = self.sorted(&order.unwrap_or_default());
+        let (chunks, num_unnamed) = self.sorted(&order.unwrap_or_default());
+        self.report.unproven = count(num_unnamed);
         Recovered { chunks, quarantined: self.quarantined, report: self.report }
     }
 
-    fn sorted(&self, order: &[u32]) -> Vec<Entry> {
+    /// The chunks, and how many of them the order does not name.
+    fn sorted(&self, order: &[u32]) -> (Vec<Entry>, usize) {
         // Slots that the order does not name go first: nobody knew when they were used.
         let mut ranks = vec![0_u32; if order.is_empty() { 0 } else { self.superblock.num_slots as usize }];
         for (&slot, rank) in order.iter().zip(1..) {
@@ -131,12 +133,13 @@ impl<'a> Recovery<'a> {
             (rank, ages[&run_of(record)], tail_first(record), at)
         }));
         places.sort_unstable();
+        let num_unnamed = places.partition_point(|(rank, ..)| *rank == 0);
         let mut sorted = reserve_table(places.len()).unwrap_or_default();
         sorted.extend(places.into_iter().map(|(.., at)| {
             let (slot, record) = self.chunks[at as usize];
             Entry { slot, state: RecordState::Chunk(record) }
         }));
-        sorted
+        (sorted, num_unnamed)
     }
 }
 

@@ -52,7 +52,7 @@ mod image;
 mod life;
 mod memory;
 mod records;
-mod rng;
+pub(crate) mod rng;
 mod walk;
 mod walks;
 

@@ -46,6 +46,8 @@ struct Slot {
     /// Where its key is in the index, while it is there.
     entry: IndexEntry,
     strikes: u8,
+    /// Whether the bytes of its chunk may be those of a later write: of one that was under way when the process ended.
+    unproven: bool,
 }
 
 /// All slots. The counts change in one place, together with the state.
@@ -60,7 +62,8 @@ pub(crate) struct SlotTable {
 impl SlotTable {
     /// Slots that are all free, but for those that failed before; [`list_free`](Self::list_free) follows.
     pub(crate) fn new(capacity: u32, quarantined: &[u32]) -> Result<Self, TryReserveError> {
-        let free = Slot { state: SlotState::Free, entry: IndexEntry::default(), strikes: 0 };
+        let entry = IndexEntry::default();
+        let free = Slot { state: SlotState::Free, entry, strikes: 0, unproven: false };
         let mut slots = reserve_table(capacity as usize)?;
         slots.resize(capacity as usize, free);
         let counts = SlotCounts { capacity, free: capacity, ..SlotCounts::default() };
@@ -73,8 +76,18 @@ impl SlotTable {
     }
 
     /// Puts a chunk of an earlier opening into a slot that is free, before the free ones are listed.
-    pub(crate) fn restore(&mut self, slot: u32, tenant: Tenant, checksum: u64) {
+    pub(crate) fn restore(&mut self, slot: u32, tenant: Tenant, checksum: u64, unproven: bool) {
         self.set(slot, SlotState::Valid { tenant, checksum, pins: 0 });
+        self.slots[slot as usize].unproven = unproven;
+    }
+
+    pub(crate) fn is_unproven(&self, slot: u32) -> bool {
+        self.slots[slot as usize].unproven
+    }
+
+    /// The bytes of a slot have been compared to their checksum.
+    pub(crate) fn prove(&mut self, slot: u32) {
+        self.slots[slot as usize].unproven = false;
     }
 
     /// Lists the free slots, ascending.
@@ -113,6 +126,7 @@ impl SlotTable {
     pub(crate) fn take(&mut self, tenant: Tenant) -> Option<u32> {
         let slot = self.free.pop_front()?;
         self.set(slot, SlotState::Writing { tenant });
+        self.prove(slot);
         Some(slot)
     }
 

@@ -105,6 +105,29 @@ impl HostMemory for Memory {
     }
 }
 
+/// Memory that panics when slot 3 is touched.
+pub(crate) struct Trap(pub(crate) Arc<dyn HostMemory>);
+
+impl HostMemory for Trap {
+    fn num_slots(&self) -> u32 {
+        self.0.num_slots()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.0.slot_bytes()
+    }
+
+    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
+        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
+        self.0.with_read(slot, read)
+    }
+
+    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
+        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
+        self.0.with_write(slot, write)
+    }
+}
+
 /// What happens to the next transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {

@@ -161,3 +161,28 @@ pub fn push_down(engine: &mut Engine, keys: &[OffloadKey], others: &[&[u64]]) {
     }
     panic!("other prompts do not push {keys:?} down");
 }
+
+/// The seed that the environment names, which is then to be run alone.
+pub fn chosen_seed() -> Option<u64> {
+    let chosen = std::env::var("KVO_TEST_SEED").ok();
+    chosen.map(|seed| seed.parse().expect("KVO_TEST_SEED is a number"))
+}
+
+/// When the manager is told that no copy from before a reset is under way any more.
+#[derive(Default)]
+pub struct Flush(Option<usize>);
+
+impl Flush {
+    /// It is told at the end of a step, after so many others.
+    pub fn begin(&mut self, steps: usize) {
+        self.0 = Some(steps);
+    }
+
+    /// A step has ended.
+    pub fn step(&mut self, engine: &mut Engine) {
+        if self.0 == Some(0) {
+            engine.manager_mut().on_reset_flushed();
+        }
+        self.0 = self.0.and_then(|steps| steps.checked_sub(1));
+    }
+}

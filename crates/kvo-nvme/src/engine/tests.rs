@@ -23,7 +23,7 @@ use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use super::{Action, Engine, EngineInfo, Event, Fault, Op, OpDone, Started, Stuck, start};
 use crate::{
     ChecksumKind, EngineKind, NvmeOptions, OpenError, checksum::checksum, file::ChunkFile,
-    format::DATA_START, options::Geometry, slots::Tenant, worker::Worker,
+    format::DATA_START, options::Geometry, sim::rng::Rng, slots::Tenant, worker::Worker,
 };
 
 const CHUNK_BYTES: usize = 64 << 10;
@@ -275,28 +275,4 @@ fn tenant(n: u64) -> Tenant {
 /// Bytes that no other `n` has.
 fn content(n: u64, bytes: usize) -> Vec<u8> {
     (0_u64..).flat_map(|i| (n << 32 | i).to_le_bytes()).take(bytes).collect()
-}
-
-/// Numbers from a seed, by the method of Steele, Lea and Flood (`SplitMix64`).
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    /// The seed is what the environment variable says, or new each time; it is printed.
-    fn from_seed_of(variable: &str) -> Self {
-        let seed = std::env::var(variable).ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| {
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos().into()
-        });
-        eprintln!("{variable}={seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).unwrap()
-    }
 }

@@ -22,7 +22,7 @@ use crate::{
     file::read_exact_at,
     format::{
         Damage, FORMAT_VERSION, RECORD_BYTES, Record, RecordState, StoreId, StoreState, Superblock,
-        index_bytes, newest, number_of, order_sum,
+        index_bytes, newest, number_of, order_start, order_sum,
     },
     options::Geometry,
 };
@@ -258,10 +258,15 @@ impl Inspection {
     /// Reads all records. Nothing is in a store whose making has not ended.
     ///
     /// # Errors
-    /// If the index cannot be read; single blocks that cannot be are damaged records.
+    /// If the index cannot be read, or is too short for its records; single blocks that cannot be read are damaged
+    /// records.
     pub fn read_records(&self) -> io::Result<Contents> {
         if self.superblock.state == StoreState::Creating {
             return Ok(Contents::default());
+        }
+        // How many slots there are is believed from here on, and memory taken for them.
+        if self.index.file.metadata()?.len() < order_start(self.superblock.num_slots) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let recovered = read_table(&self.index.file, &self.superblock)?;
         let mut report = recovered.report;

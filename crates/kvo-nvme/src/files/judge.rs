@@ -110,12 +110,19 @@ pub(crate) fn judge(found: &Found, options: &NvmeOptions, geometry: &Geometry) -
             check_length(index, index_bytes(superblock.num_slots))?;
             check_data(found, options, &superblock, &geometry)?;
             let superblock = if superblock_damaged { as_if_lost(&superblock) } else { superblock };
-            if superblock.epoch >= EPOCH_MAX {
-                return Err(other(&index.path, "epoch", superblock.epoch, format!("below {EPOCH_MAX}")));
-            }
+            check_epochs(index, &superblock, superblock_damaged)?;
             Ok(Verdict::Open(Known { superblock, block, superblock_damaged, geometry }))
         }
     }
+}
+
+/// Checks that there is an epoch for this opening: two, if both superblocks are written again.
+fn check_epochs(index: &LockedFile, superblock: &Superblock, is_one_damaged: bool) -> Result<(), OpenError> {
+    let last = EPOCH_MAX - 1 - u64::from(is_one_damaged);
+    if superblock.epoch <= last {
+        return Ok(());
+    }
+    Err(other(&index.path, "epoch", superblock.epoch, format!("at most {last}")))
 }
 
 /// The superblock as it must be understood when the other one is damaged, which may have been the next.

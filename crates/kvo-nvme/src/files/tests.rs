@@ -25,20 +25,38 @@ use crate::{
 
 const CHUNK_BYTES: u64 = 5000;
 
+/// The directories of a store.
+pub(super) struct Dirs(Vec<TempDir>);
+
+impl Dirs {
+    pub(super) fn new(num_devices: usize) -> Self {
+        Self((0..num_devices).map(|_| tempfile::tempdir().unwrap()).collect())
+    }
+
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|dir| dir.path().to_path_buf()).collect()
+    }
+
+    pub(super) fn index(&self) -> PathBuf {
+        self.0[0].path().join(INDEX_FILE_NAME)
+    }
+
+    pub(super) fn data(&self, device: usize) -> PathBuf {
+        self.0[device].path().join(FILE_NAME)
+    }
+}
+
 /// A store of 7 chunks on some directories.
 struct Rig {
-    dirs: Vec<TempDir>,
+    dirs: Dirs,
     options: NvmeOptions,
 }
 
 impl Rig {
     fn new(num_devices: usize) -> Self {
-        let dirs: Vec<_> = (0..num_devices).map(|_| tempfile::tempdir().unwrap()).collect();
-        let options = NvmeOptions {
-            dirs: dirs.iter().map(|dir| dir.path().to_path_buf()).collect(),
-            fingerprint: [3; 32],
-            ..NvmeOptions::new("", 7, CHUNK_BYTES)
-        };
+        let dirs = Dirs::new(num_devices);
+        let options =
+            NvmeOptions { dirs: dirs.paths(), fingerprint: [3; 32], ..NvmeOptions::new("", 7, CHUNK_BYTES) };
         Self { dirs, options }
     }
 
@@ -62,18 +80,18 @@ impl Rig {
     }
 
     fn index(&self) -> PathBuf {
-        self.dirs[0].path().join(INDEX_FILE_NAME)
+        self.dirs.index()
     }
 
     fn data(&self, device: usize) -> PathBuf {
-        self.dirs[device].path().join(FILE_NAME)
+        self.dirs.data(device)
     }
 
     /// Every file in the directories, with its bytes.
     fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = Vec::new();
-        for dir in &self.dirs {
-            for entry in fs::read_dir(dir.path()).unwrap() {
+        for dir in self.dirs.paths() {
+            for entry in fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 files.push((path.clone(), fs::read(&path).unwrap()));
             }
@@ -130,14 +148,15 @@ fn check_whole(files: &OpenFiles) {
     }
 }
 
-fn flip(path: &Path, at: u64) {
+/// Turns a bit.
+pub(super) fn flip(path: &Path, at: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 0x20], at).unwrap();
 }
 
-fn set_len(path: &Path, bytes: u64) {
+pub(super) fn set_len(path: &Path, bytes: u64) {
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 

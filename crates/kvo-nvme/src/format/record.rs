@@ -93,7 +93,8 @@ fn seed(id: StoreId, slot: u32) -> u64 {
     XxHash3_64::oneshot_with_seed(u64::from(slot), &id.0)
 }
 
-#[cfg(test)]
-pub(super) fn reseal(bytes: &mut [u8; RECORD_BYTES], id: StoreId, slot: u32) {
+/// Seals a record again after bytes of it were changed.
+#[cfg(any(test, kvo_fuzzing))]
+pub(crate) fn reseal(bytes: &mut [u8; RECORD_BYTES], id: StoreId, slot: u32) {
     seal(bytes, seed(id, slot));
 }

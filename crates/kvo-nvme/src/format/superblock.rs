@@ -1,6 +1,8 @@
 //! The two blocks at the start of the index file, written in turns.
 
-use super::{BLOCK_BYTES, Damage, EPOCH_MAX, FORMAT_VERSION, StoreId, Writer, open_block, seal};
+use super::{
+    BLOCK_BYTES, Damage, EPOCH_MAX, FORMAT_VERSION, SEQUENCE_MAX, StoreId, Writer, open_block, seal,
+};
 use crate::{ChecksumKind, options::Geometry};
 
 const MAGIC: [u8; 8] = *b"KVOINDEX";
@@ -111,7 +113,7 @@ impl Superblock {
     fn check(&self) -> Result<(), &'static str> {
         let geometry = self.geometry().ok_or("chunk_bytes")?;
         let fields = [
-            ("sequence", self.sequence < u64::MAX),
+            ("sequence", self.sequence <= SEQUENCE_MAX),
             ("epoch", self.epoch <= EPOCH_MAX),
             ("chunk_bytes", self.chunk_bytes > 0),
             ("stride_bytes", self.stride_bytes == geometry.stride_bytes),

@@ -140,7 +140,7 @@ fn sealed_nonsense_is_refused() {
     check_field(|superblock| superblock.chunk_bytes = 1 << 32, "chunk_bytes");
     check_field(|superblock| superblock.stride_bytes = 4096, "stride_bytes");
     check_field(|superblock| superblock.epoch = EPOCH_MAX + 1, "epoch");
-    check_field(|superblock| superblock.sequence = u64::MAX, "sequence");
+    check_field(|superblock| superblock.sequence = SEQUENCE_MAX + 1, "sequence");
     let mut bytes = superblock().encode();
     bytes[140] = 1;
     seal(&mut bytes, 0);
@@ -247,7 +247,7 @@ fn golden_records() -> [Option<RecordState>; 4] {
 fn any_superblock() -> impl Strategy<Value = Superblock> {
     let state = prop_oneof![Just(StoreState::Creating), Just(StoreState::Open), Just(StoreState::Clean)];
     let shape = (1_u32..100, any::<u16>(), any::<u16>(), 1..u64::from(u32::MAX));
-    let numbers = (0..u64::MAX, 0..=EPOCH_MAX, any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
+    let numbers = (0..=SEQUENCE_MAX, 0..=EPOCH_MAX, any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
     (any::<[u8; 16]>(), any::<[u8; 32]>(), state, shape, numbers).prop_map(
         |(id, fingerprint, state, (num_devices, more, asked, chunk_bytes), numbers)| {
             let (sequence, epoch, created_s, written_bytes, order_sum, kind) = numbers;

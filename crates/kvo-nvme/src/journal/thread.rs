@@ -21,7 +21,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
     Entry, Journal,
-    writer::{Outcome, Writer, again},
+    writer::{Outcome, Writer},
 };
 use crate::{NvmeOptions, OpenError, engine::Event, file::StableFile, files::Index, format::RecordState};
 
@@ -231,11 +231,7 @@ impl Served {
     /// Reports the batch: all of it in durable mode, else what failed.
     fn tell(&mut self, outcome: &Outcome) {
         let is_durable = self.writer.is_durable();
-        if let Outcome::Failed(error) = outcome
-            && !std::mem::replace(&mut self.is_lost, true)
-        {
-            let _ = self.events.send(Event::JournalLost(again(error)));
-        }
+        outcome.tell(&mut self.is_lost, &self.events);
         for entry in self.batch.drain(..) {
             let result = outcome.of(entry.slot);
             if is_durable || result.is_err() {

@@ -3,10 +3,13 @@
 //! Records go through the page cache: it is the stable copy that the kernel writes back a page at a time, and it
 //! survives the process. A record lies within a sector, so one that a loss of power tears is told by its seal.
 
-use std::{fmt, io, sync::Arc, thread::sleep, time::Duration};
+use std::{fmt, io, mem, sync::Arc, thread::sleep, time::Duration};
+
+use crossbeam_channel::Sender;
 
 use super::Entry;
 use crate::{
+    engine::Event,
     file::StableFile,
     format::{
         BLOCK_BYTES, RECORD_BYTES, StoreState, Superblock, encode_order, order_start, order_sum, record_start,
@@ -63,6 +66,29 @@ impl Outcome {
             Self::Failed(error) => Some(error),
         };
         error.map_or(Ok(()), |error| Err(again(error)))
+    }
+
+    /// Tells what the health of the store is to know: each error once, however many records it costs, and the loss of
+    /// all trust once for ever. Nobody listens to a store that is gone.
+    pub(crate) fn tell(&self, is_lost: &mut bool, events: &Sender<Event>) {
+        match self {
+            Self::Written => {}
+            Self::Except(failed) => {
+                let mut told: Vec<Option<i32>> = Vec::new();
+                for (_, error) in failed {
+                    let number = error.raw_os_error();
+                    if !told.contains(&number) {
+                        told.push(number);
+                        let _ = events.send(Event::IndexFailed(again(error)));
+                    }
+                }
+            }
+            Self::Failed(error) => {
+                if !mem::replace(is_lost, true) {
+                    let _ = events.send(Event::JournalLost(again(error)));
+                }
+            }
+        }
     }
 }
 

@@ -4,7 +4,10 @@ use kvo_core::{BlockHash, GroupIdx, OffloadKey};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::{EPOCH_MAX, StoreId, encode_order, first_generation, order_sum};
+use crate::{
+    format::{EPOCH_MAX, StoreId, encode_order, first_generation, order_sum},
+    sim::rng::Rng,
+};
 
 const CHUNK_BYTES: u64 = 4096;
 
@@ -93,6 +96,7 @@ fn what_is_not_ours_is_counted_and_left() {
     assert_eq!(recovered.quarantined, [5, 7]);
     let expected = RecoveryReport {
         chunks: 1,
+        unproven: 1,
         damaged_records: 1,
         foreign_records: 3,
         quarantined: 2,
@@ -230,27 +234,19 @@ fn records_that_cannot_be_read_cost_themselves_only() {
 
 #[test]
 fn what_was_recovered_is_recovered_again() {
-    // Splitmix64, so that each seed is another table.
-    let mut state = std::env::var("KVO_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
-    eprintln!("KVO_TEST_SEED={state}");
-    let mut next = |bound: u64| {
-        state = u64::wrapping_add(state, 0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    };
+    let mut rng = Rng::for_test();
     for _ in 0..200 {
-        let num_slots = u32::try_from(1 + next(60)).unwrap();
+        let num_slots = u32::try_from(1 + rng.below(60)).unwrap();
         let superblock = superblock(num_slots);
         let records: Vec<_> = (0..num_slots)
-            .map(|slot| match next(8) {
+            .map(|slot| match rng.below(8) {
                 0 => None,
                 1 => Some(RecordState::Quarantined),
                 _ => {
-                    let end_token = (next(3) > 0).then(|| u32::try_from(next(5)).unwrap());
+                    let end_token = (rng.below(3) > 0).then(|| u32::try_from(rng.below(5)).unwrap());
                     // Each generation once, in no order of the slots.
-                    let generation = next(1000) * 100 + u64::from(slot);
-                    Some(RecordState::Chunk(record(next(30), generation, next(5), end_token)))
+                    let generation = rng.below(1000) * 100 + u64::from(slot);
+                    Some(RecordState::Chunk(record(rng.below(30), generation, rng.below(5), end_token)))
                 }
             })
             .collect();

@@ -25,6 +25,8 @@ pub(super) struct Records {
     writer: Writer,
     disk: Shared<Disk>,
     events: Sender<Event>,
+    /// Whether the store was told that nothing is recorded any more.
+    is_lost: bool,
 }
 
 impl Records {
@@ -46,6 +48,7 @@ impl Records {
             writer: Writer::new(index, superblock, data, is_durable),
             disk,
             events,
+            is_lost: false,
         }
     }
 
@@ -81,6 +84,7 @@ impl Records {
 
     /// Says how the records of a batch have ended: all of them in durable mode, else those that failed.
     fn tell(&mut self, batch: &[Entry], outcome: &Outcome) {
+        outcome.tell(&mut self.is_lost, &self.events);
         for Entry { slot, state } in batch {
             let result = outcome.of(*slot);
             if result.is_ok() {

@@ -1,11 +1,25 @@
 //! Numbers from a seed.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// The generator `SplitMix64`.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Of the seed in `KVO_NVME_SEED`, or of a fresh one; it is printed.
+    pub(crate) fn for_test() -> Self {
+        let seed = match std::env::var("KVO_NVME_SEED") {
+            Ok(seed) => seed.parse().expect("KVO_NVME_SEED is a number"),
+            Err(_) => {
+                u64::from(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").subsec_nanos())
+            }
+        };
+        eprintln!("KVO_NVME_SEED={seed}");
         Self(seed)
     }
 

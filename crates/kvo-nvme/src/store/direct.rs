@@ -20,16 +20,22 @@ impl NvmeStore {
     /// Each call counts as one access. Not for the scheduler's path.
     ///
     /// # Errors
-    /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key;
+    /// [`ChunkError::Length`] unless `bytes` is one chunk; [`ChunkError::Pending`] if a job is writing the key, or
+    /// is the first to read it since the store was killed;
     /// [`ChunkError::Refused`] while the device has failed too often or cannot be written;
     /// [`ChunkError::NoRoom`] if nothing can be evicted; then nothing has changed. After [`ChunkError::Write`] the
-    /// chunk is not in the store, and another may have been evicted for it.
+    /// chunk is not in the store, and another may have been evicted for it; in a durable store whose record is late
+    /// ([`TimedOut`](io::ErrorKind::TimedOut)) it comes there once the record is safe.
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
         let Request { mut accesses, run } = self.new_request();
+        self.catalog.evict_unproven(&key);
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
+            Residence::Valid { slot, .. } if self.catalog.is_unproven(slot) => {
+                return Err(ChunkError::Pending);
+            }
             Residence::Valid { slot, .. } => {
                 self.stats.chunks_present += 1;
                 self.commit(&mut accesses, &key, slot, Met::Ready);
@@ -75,15 +81,16 @@ impl NvmeStore {
         Ok(())
     }
 
-    /// Waits until the record of a chunk is safe, or is known not to be.
+    /// Waits until the record of a chunk is safe, or is known not to be, or is late.
     fn await_record(&mut self, slot: u32, key: &OffloadKey) -> Result<(), ChunkError> {
-        while self.recording.contains_key(&slot) {
-            let Ok(event) = self.events.recv() else { break };
-            self.take_in(event);
-        }
+        self.wait_while(self.deadline, |store| store.recording.contains_key(&slot));
         match self.catalog.residence(key) {
             Residence::Valid { .. } => Ok(()),
-            _ => Err(ChunkError::Write(io::Error::other("the record of the chunk could not be made safe"))),
+            // The slot is settled when the record is.
+            Residence::Writing(_) => Err(ChunkError::Write(io::ErrorKind::TimedOut.into())),
+            Residence::Absent => {
+                Err(ChunkError::Write(io::Error::other("the record of the chunk could not be made safe")))
+            }
         }
     }
 

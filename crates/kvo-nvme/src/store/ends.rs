@@ -43,6 +43,9 @@ impl NvmeStore {
         match event {
             Event::Moved(done) => self.end_op(done),
             Event::Recorded { slot, generation, result } => self.end_record(slot, generation, result),
+            Event::IndexFailed(error) => {
+                self.health.on_error(classify_io(Task::Index, &error), Pass::USUAL, self.clock.now());
+            }
             Event::JournalLost(error) => {
                 tracing::error!(tier = &*self.name, %error, "nothing is recorded any more");
                 self.health.on_error(classify_io(Task::Sync, &error), Pass::USUAL, self.clock.now());
@@ -128,10 +131,6 @@ impl NvmeStore {
                 tracing::warn!(tier = &*self.name, %error, "the index cannot be written");
             }
             self.stats.record_errors += 1;
-            // A journal that is lost fails every record, which says nothing new: of the loss itself it has told.
-            if !self.health.durability_lost() {
-                self.health.on_error(classify_io(Task::Index, error), Pass::USUAL, self.clock.now());
-            }
         }
         // In durable mode the slot is still being written, so it can have no other tenant yet.
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
@@ -151,8 +150,13 @@ impl NvmeStore {
         self.end_write(op.slot, result.as_ref().map(|sum| *sum).map_err(|(_, verdict)| *verdict));
         let written = result.is_ok();
         self.end_chunk(op, result.map_err(|(fault, _)| fault));
-        for waiter in self.waiters.remove(&op.slot).unwrap_or_default() {
-            self.open_job(waiter.job).wait_ended(waiter.index, written);
+        self.end_waiters(op.slot, written);
+    }
+
+    /// Tells the write jobs that wait for a slot whether its chunk is there.
+    fn end_waiters(&mut self, slot: u32, is_there: bool) {
+        for waiter in self.waiters.remove(&slot).unwrap_or_default() {
+            self.open_job(waiter.job).wait_ended(waiter.index, is_there);
             self.report_if_decided(waiter.job);
         }
     }
@@ -192,6 +196,7 @@ impl NvmeStore {
         let verdict = match result {
             Ok(_) => {
                 self.health.on_success(pass);
+                self.catalog.prove(slot);
                 SlotVerdict::Kept
             }
             Err(fault) => self.note_fault(Task::Read, fault, pass).slot,
@@ -199,6 +204,7 @@ impl NvmeStore {
         if self.catalog.end_read(slot, verdict) {
             self.put(Entry { slot, state: RecordState::Quarantined });
         }
+        self.end_waiters(slot, result.is_ok());
     }
 
     fn end_chunk(&mut self, op: Op, result: Result<u64, Fault>) {

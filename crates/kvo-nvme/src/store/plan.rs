@@ -47,6 +47,9 @@ impl NvmeStore {
     pub(super) fn plan_write(&mut self, id: JobId, job: &mut Job, request: &mut Request) {
         let Request { accesses, run } = request;
         let run = *run;
+        for chunk in job.chunks() {
+            self.catalog.evict_unproven(&chunk.key);
+        }
         let num_spared = self.scratch.sort_out(job.chunks(), &self.catalog);
         self.record_write(job, accesses);
         let absent_indices = std::mem::take(&mut self.scratch.absent);
@@ -74,11 +77,16 @@ impl NvmeStore {
                 continue;
             }
             match self.catalog.residence(&chunk.key) {
-                Residence::Valid { .. } => self.stats.chunks_present += 1,
+                Residence::Valid { slot, .. } => {
+                    self.stats.chunks_present += 1;
+                    // One that is being read, which tells whether it is there.
+                    if self.catalog.is_unproven(slot) {
+                        self.wait_for(slot, id, job, index);
+                    }
+                }
                 Residence::Writing(slot) => {
                     self.stats.chunks_present += 1;
-                    job.wait(index);
-                    self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
+                    self.wait_for(slot, id, job, index);
                 }
                 Residence::Absent => {
                     let is_unadmitted = unadmitted.binary_search(&index).is_ok();
@@ -92,6 +100,12 @@ impl NvmeStore {
             gate.give_back(job.req, &self.scratch.offered[num_begun..admitted.len()]);
         }
         self.scratch.absent = absent_indices;
+    }
+
+    /// Lets a chunk of a write job end with what is under way in `slot`.
+    fn wait_for(&mut self, slot: u32, id: JobId, job: &mut Job, index: u32) {
+        job.wait(index);
+        self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
     }
 
     /// How many of the absent chunks of a job are let in: so many from the head on.

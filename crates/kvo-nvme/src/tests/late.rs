@@ -74,14 +74,20 @@ fn the_number_of_a_late_job_is_free_again_when_the_device_has_ended() {
     assert_eq!(rig.try_submit(2, TierDirection::Write, &[2]).unwrap(), JobId(job.0));
 }
 
-#[test]
-fn who_waits_for_a_late_write_is_given_up_by_its_own_deadline() {
+/// A write of chunk 1 that is late and still runs, and the job that waits for it and has half of its time left.
+fn late_write_that_is_waited_for() -> (Rig, JobId) {
     let mut rig = Rig::new(2);
     let first = rig.write(1, &[1]);
     rig.clock.advance(DEADLINE / 2);
     let second = rig.write(2, &[1]);
     rig.clock.advance(DEADLINE / 2);
     assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1])).with_held(vec![SlotId(1)])]);
+    (rig, second)
+}
+
+#[test]
+fn who_waits_for_a_late_write_is_given_up_by_its_own_deadline() {
+    let (mut rig, second) = late_write_that_is_waited_for();
     rig.clock.advance(DEADLINE / 2);
     assert_eq!(rig.poll(), [TierCompletion::except(second, keys([1]))]);
     // Nobody waits any more when it ends.
@@ -92,12 +98,7 @@ fn who_waits_for_a_late_write_is_given_up_by_its_own_deadline() {
 
 #[test]
 fn a_late_write_that_ends_in_time_for_who_waits_is_there_for_it() {
-    let mut rig = Rig::new(2);
-    let first = rig.write(1, &[1]);
-    rig.clock.advance(DEADLINE / 2);
-    let second = rig.write(2, &[1]);
-    rig.clock.advance(DEADLINE / 2);
-    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1])).with_held(vec![SlotId(1)])]);
+    let (mut rig, second) = late_write_that_is_waited_for();
     rig.run_all(&[]);
     assert_eq!(rig.poll(), [TierCompletion::done(second)]);
 }

@@ -19,6 +19,7 @@ use super::{CHUNK_BYTES, Rig, Trouble, content, key};
 use crate::{
     BreakerOptions, NvmeOptions, SlotCounts,
     engine::{Action, Op as Transfer},
+    sim::rng::Rng,
 };
 
 const NUM_EPISODES: u64 = 600;
@@ -53,27 +54,6 @@ enum Op {
     },
     Lookup(u64),
     Poll,
-}
-
-/// The generator `SplitMix64`.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
 }
 
 fn draw(rng: &mut Rng, faults: bool) -> Op {
@@ -678,7 +658,7 @@ impl Drop for Announce {
 /// Runs one episode; returns the operations, jobs reported, and reads whose bytes were compared.
 fn episode(seed: u64) -> (u64, u64, u64) {
     let mut announce = Announce { seed, step: 0, op: None };
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut model = Model::new(&mut rng);
     let faults = !rng.one_in(3);
     for step in 0..OPS_PER_EPISODE {

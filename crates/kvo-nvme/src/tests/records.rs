@@ -12,7 +12,8 @@ use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
-    NvmeOptions, TierState,
+    BreakerOptions, ChunkError, NvmeOptions, TierState,
+    checksum::checksum,
     engine::Event,
     format::{Record, RecordState},
     journal::{Entry, Journal, Recovered},
@@ -158,6 +159,45 @@ fn a_failed_sync_is_one_error_however_many_records_it_costs() {
 }
 
 #[test]
+fn a_batch_of_records_that_fails_is_one_error_of_the_device() {
+    let breaker = BreakerOptions { errors: 3, ..BreakerOptions::default() };
+    let options = NvmeOptions { breaker, ..options(32, false) };
+    let Heard { mut rig, told, events } = rig(options, Recovered::default());
+    rig.put(1, &(1..=20).collect::<Vec<u64>>());
+    let eio = || io::Error::from_raw_os_error(5);
+    for batch in told.lock().unwrap().entries.chunks(10) {
+        events.send(Event::IndexFailed(eio())).unwrap();
+        for entry in batch {
+            let generation = chunk(entry).generation;
+            events.send(Event::Recorded { slot: entry.slot, generation, result: Err(eio()) }).unwrap();
+        }
+    }
+    assert_eq!(rig.poll(), []);
+    let stats = rig.store.stats();
+    assert_eq!((rig.store.state(), stats.record_errors), (TierState::Up, 20));
+    events.send(Event::IndexFailed(eio())).unwrap();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.store.state(), TierState::Open, "the third");
+}
+
+#[test]
+fn a_durable_chunk_whose_record_does_not_come_is_late_and_there_when_it_does() {
+    let options = NvmeOptions { deadline: Duration::from_millis(20), ..options(4, true) };
+    let Heard { mut rig, told, events } = rig(options, Recovered::default());
+    let bytes = vec![3; CHUNK_BYTES];
+    let error = rig.store.write_chunk(key(1), &bytes).unwrap_err();
+    assert!(matches!(&error, ChunkError::Write(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
+    assert!(matches!(rig.store.write_chunk(key(1), &bytes), Err(ChunkError::Pending)));
+    assert!(!rig.store.read_chunk(&key(1), &mut bytes.clone()).unwrap());
+    rig.store.assert_consistent();
+
+    let entry = told.lock().unwrap().entries[0];
+    let generation = chunk(&entry).generation;
+    events.send(Event::Recorded { slot: entry.slot, generation, result: Ok(()) }).unwrap();
+    assert!(rig.store.read_chunk(&key(1), &mut bytes.clone()).unwrap());
+}
+
+#[test]
 fn without_durability_a_failed_record_costs_nothing_now() {
     let Heard { mut rig, events, .. } = rig(options(4, false), Recovered::default());
     rig.put(1, &[1]);
@@ -234,4 +274,31 @@ fn what_was_written_is_counted_over_the_life_of_the_store_and_by_the_day() {
     assert!((wear.drive_writes_per_day - 1.0).abs() < 1e-9, "{wear:?}");
     let expected = 2.0 * (4096.0 + 128.0) / written as f64;
     assert!((wear.write_amplification - expected).abs() < 1e-9, "{wear:?}");
+}
+
+/// A store that was killed, with chunk 1, which may have been overwritten.
+fn killed() -> Rig {
+    let mut recovered = recovered(&[1]);
+    let RecordState::Chunk(record) = &mut recovered.chunks[0].state else { panic!("it is a chunk") };
+    record.checksum = checksum(&key(1), record.generation, &[0; CHUNK_BYTES]);
+    recovered.report.unproven = 1;
+    rig(options(4, false), recovered).rig
+}
+
+#[test]
+fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
+    for trouble in [None, Some((1, Trouble::Eio))] {
+        let mut rig = killed();
+        let read = rig.read(1, &[1]);
+        let write = rig.write(2, &[1]);
+        assert!(matches!(rig.store.write_chunk(key(1), &[0; CHUNK_BYTES]), Err(ChunkError::Pending)));
+        rig.store.assert_consistent();
+        rig.run_all(trouble.as_slice());
+        let ended = |job| match trouble {
+            None => TierCompletion::done(job),
+            Some(_) => TierCompletion::except(job, keys([1])),
+        };
+        assert_eq!(rig.poll(), [write, read].map(ended));
+        rig.store.assert_consistent();
+    }
 }

@@ -168,3 +168,26 @@ fn nothing_is_copied_between_a_region_and_the_files() {
         eprintln!("SKIPPED: no direct I/O in {}", dir.path().display());
     }
 }
+
+#[test]
+fn a_store_that_says_it_wrote_more_than_can_be_counted_is_used_and_closed() {
+    use crate::format::{BLOCK_BYTES, Superblock};
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        Open::new(options(dir.path(), engine)).store.close(LONG).unwrap();
+        let index = dir.path().join(crate::INDEX_FILE_NAME);
+        let mut bytes = std::fs::read(&index).unwrap();
+        for block in bytes[..2 * BLOCK_BYTES].chunks_mut(BLOCK_BYTES) {
+            let superblock = Superblock::decode(block.as_array().unwrap()).unwrap();
+            block.copy_from_slice(&Superblock { written_bytes: u64::MAX, ..superblock }.encode());
+        }
+        std::fs::write(&index, &bytes).unwrap();
+
+        let mut open = Open::new(options(dir.path(), engine));
+        open.request(1, &[1, 2]);
+        assert_eq!(open.store.wear().written_bytes_in_life, u64::MAX);
+        open.store.close(LONG).unwrap();
+        let open = Open::new(options(dir.path(), engine));
+        assert!(open.store.recovery().clean);
+    }
+}

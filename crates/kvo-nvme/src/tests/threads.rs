@@ -15,7 +15,7 @@ use kvo_core::{
 
 use kvo_cpu::{HostRegion, RegionOptions};
 
-use super::{Memory, content, key, keys};
+use super::{Memory, Trap, content, key, keys};
 use crate::{EngineKind, NvmeOptions, NvmeStore, OpenError};
 
 const BYTES: usize = 20_000;
@@ -221,28 +221,6 @@ fn a_dropped_store_finishes_what_is_queued_and_then_lets_the_memory_go() {
     for n in 0..8_u64 {
         let at = usize::try_from(START + n * STRIDE).unwrap();
         assert_eq!(bytes[at..at + BYTES], content(n, 0, BYTES), "chunk {n} was queued and is written");
-    }
-}
-
-/// Memory that panics for one slot.
-struct Trap(Arc<Memory>);
-
-impl HostMemory for Trap {
-    fn num_slots(&self) -> u32 {
-        self.0.num_slots()
-    }
-
-    fn slot_bytes(&self) -> usize {
-        self.0.slot_bytes()
-    }
-
-    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
-        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
-        self.0.with_read(slot, read)
-    }
-
-    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
-        self.0.with_write(slot, write)
     }
 }
 

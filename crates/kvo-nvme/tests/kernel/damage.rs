@@ -12,14 +12,14 @@ use kvo_nvme::{
 };
 use tempfile::TempDir;
 
-use crate::rig::{CHUNK_BYTES, Found, LONG, Rig, Rng, engines, key, options, read_all};
+use crate::rig::{
+    CHUNK_BYTES, Found, LONG, RECORD_BYTES, RECORDS_START, Rig, Rng, engines, key, options, read_all,
+};
 
 const CAPACITY: u32 = 64;
 const NUM_CHUNKS: u64 = 60;
 /// As the format has them.
 const BLOCK_BYTES: u64 = 4096;
-const RECORDS_START: u64 = 8192;
-const RECORD_BYTES: u64 = 128;
 const DATA_START: u64 = 2 << 20;
 
 /// A store that was filled and closed.
@@ -67,7 +67,7 @@ impl Closed {
     }
 
     fn flip_record(&self, slot: u64, bit: u64) {
-        flip(&self.index(), RECORDS_START + slot * RECORD_BYTES, bit);
+        flip(&self.index(), RECORDS_START + slot * RECORD_BYTES as u64, bit);
     }
 
     fn flip_superblock(&self, block: u64) {
@@ -163,7 +163,7 @@ fn so_many_flipped_records_are_so_many_misses() {
     let slots = closed.slots();
     let wrong = rng.some_below(20, NUM_CHUNKS);
     for &n in &wrong {
-        closed.flip_record(slots[usize::try_from(n).unwrap()], rng.below(RECORD_BYTES * 8));
+        closed.flip_record(slots[usize::try_from(n).unwrap()], rng.below(RECORD_BYTES as u64 * 8));
     }
     let mut rig = Rig::open(&closed.options());
     check_misses(&rig.get(0..NUM_CHUNKS), &wrong);
@@ -288,4 +288,57 @@ fn a_file_that_is_cut_while_the_store_is_open_costs_the_chunks_behind_the_cut() 
         check_misses(&rig.get(0..NUM_CHUNKS), &behind);
         assert!(engine == EngineKind::Threads || rig.store.engine_stats().strange_completions == 0);
     }
+}
+
+/// Chunk 1 goes into the slot of chunk 0, and the process is killed before the index knows.
+#[test]
+fn a_chunk_whose_slot_was_used_again_before_the_kill_is_not_taken_for_written() {
+    for engine in engines() {
+        for (durable, is_closed) in [(false, false), (true, false), (true, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = NvmeOptions { engine, durable, ..options(dir.path(), 1) };
+            let mut rig = Rig::open(&options);
+            assert_eq!(rig.put([0]).hits, [0]);
+            rig.store.close(LONG).unwrap();
+            let index = dir.path().join(INDEX_FILE_NAME);
+            let mut rig = Rig::open(&options);
+            let before = fs::read(&index).unwrap();
+            assert_eq!(rig.put([1]).hits, [1]);
+            drop(rig);
+            fs::write(&index, before).unwrap();
+
+            let mut rig = Rig::open(&options);
+            assert_eq!((rig.store.recovery().chunks, rig.store.recovery().unproven), (1, 1));
+            if is_closed {
+                rig.store.close(LONG).unwrap();
+                rig = Rig::open(&options);
+                let report = rig.store.recovery();
+                assert_eq!((report.clean, report.unproven), (true, 1), "a clean close proves nothing");
+            }
+            assert_eq!(rig.put([0]).hits, [0]);
+            assert_eq!(rig.get([0]).hits, [0], "{engine:?}, durable: {durable}, closed: {is_closed}");
+
+            rig.store.close(LONG).unwrap();
+            let report = Rig::open(&options).store.recovery();
+            assert_eq!((report.clean, report.chunks, report.unproven), (true, 1, 0));
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_was_read_since_the_kill_is_not_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = NvmeOptions { durable: true, ..options(dir.path(), 4) };
+    let mut rig = Rig::open(&options);
+    assert_eq!(rig.put(0..3).hits, [0, 1, 2]);
+    let index = dir.path().join(INDEX_FILE_NAME);
+    let killed = fs::read(&index).unwrap();
+    drop(rig);
+    fs::write(&index, killed).unwrap();
+    let mut rig = Rig::open(&options);
+    assert_eq!(rig.store.recovery().unproven, 3);
+    assert_eq!(rig.get([1]).hits, [1]);
+    assert_eq!(rig.put(0..3).hits, [0, 1, 2]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.chunks_present, stats.write.chunks), (1, 2));
 }

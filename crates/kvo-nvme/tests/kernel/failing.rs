@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
     process::Stdio,
     thread,
@@ -82,7 +82,6 @@ fn a_device_that_fails_too_often_is_left_alone_and_tried_later() {
 
             // It answers again, with zeros: each is a miss by its checksum, and new chunks can be written.
             cut(image, 64 * MIB);
-            thread::sleep(Duration::from_millis(250));
             let mut new = NUM_CHUNKS..;
             let started = std::time::Instant::now();
             while rig.store.state() != TierState::Up {
@@ -150,12 +149,13 @@ fn a_store_that_another_process_has_is_in_use_until_that_is_killed() {
         assert_eq!(rig.put(0..32).misses, []);
         println!("\nopen");
         std::io::stdout().flush().unwrap();
-        thread::sleep(LONG);
+        // Until the parent is gone.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
         panic!("nobody has killed it");
     }
     let dir = tempfile::tempdir().unwrap();
     let mut command = child(module_path!(), TEST, dir.path());
-    let mut other = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "open"));
 

@@ -1,10 +1,13 @@
 //! What a store takes from the process, and that it gives it back.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use kvo_nvme::{EngineKind, NvmeOptions};
 
-use crate::rig::{Rig, engines, is_alone, options};
+use crate::rig::{LONG, Rig, engines, is_alone, options};
 
 fn count(of: &str) -> usize {
     fs::read_dir(of).unwrap().count()
@@ -17,13 +20,11 @@ fn num_fds() -> usize {
 /// A thread that was joined may be seen for a moment.
 #[track_caller]
 fn check_threads(expected: usize) {
-    for _ in 0..100 {
-        if count("/proc/self/task") == expected {
-            return;
-        }
+    let start = Instant::now();
+    while count("/proc/self/task") != expected {
+        assert!(start.elapsed() < LONG, "{} threads, not {expected}", count("/proc/self/task"));
         thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(count("/proc/self/task"), expected, "threads");
 }
 
 #[test]

@@ -22,11 +22,19 @@ pub(crate) const CHUNK_BYTES: usize = 16 << 10;
 pub(crate) const JOB_CHUNKS: usize = 8;
 /// Jobs at once at most.
 pub(crate) const JOBS_MAX: usize = 4;
+/// Where the records begin in an index file, and how long each is, as `docs/FORMAT.md` has it.
+pub(crate) const RECORDS_START: u64 = 8192;
+pub(crate) const RECORD_BYTES: usize = 128;
 /// What nothing takes on a machine that works.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn key(n: u64) -> OffloadKey {
     OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0))
+}
+
+/// The chunk whose key this is.
+pub(crate) fn number(key: &OffloadKey) -> u64 {
+    u64::from_be_bytes(key.hash().0[24..].try_into().unwrap())
 }
 
 /// The content of chunk `n`: no two are equal, nor two words of one.
@@ -215,13 +223,11 @@ impl Rig {
         self.run(TierDirection::Read, ns)
     }
 
-    /// Chunks that have left the store since the last call, of those whose numbers are below `end`.
-    pub(crate) fn removed(&mut self, end: u64) -> Vec<u64> {
+    /// What has happened to chunks since the last call, in the store's order.
+    pub(crate) fn events(&mut self) -> Vec<(EventKind, u64)> {
         let mut events = Vec::new();
         self.store.take_events(&mut events);
-        let keys =
-            events.iter().filter(|event| event.kind == EventKind::Removed).flat_map(|event| &event.keys);
-        keys.map(|gone| (0..end).find(|&n| key(n) == *gone).expect("one of ours")).collect()
+        events.iter().flat_map(|event| event.keys.iter().map(|key| (event.kind, number(key)))).collect()
     }
 
     pub(crate) fn close(self) {

@@ -142,6 +142,21 @@ fn damaged_records_and_superblocks_are_told_and_the_rest_is_read() {
     assert_eq!(store.json("ls", &[], 0)["num_chunks"], json!(9));
 }
 
+/// Waits until a process waits for a time that it has set itself.
+#[track_caller]
+fn wait_for_nap(pid: Pid) {
+    let (path, start) = (format!("/proc/{}/syscall", pid.as_raw_nonzero()), Instant::now());
+    let naps = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].map(|call| call.to_string());
+    loop {
+        let call = std::fs::read_to_string(&path).unwrap();
+        if call.split(' ').next().is_some_and(|call| naps.iter().any(|nap| nap == call)) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_mins(1), "it does not wait, it is in {call}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn ctrl_c_ends_verify_with_what_it_had() {
     let store = Store::with_chunks(1, 10);
@@ -150,7 +165,7 @@ fn ctrl_c_ends_verify_with_what_it_had() {
         Command::new(env!("CARGO_BIN_EXE_kvo-store")).args(args).stdout(Stdio::piped()).spawn().unwrap();
     // The first chunk goes at once, the second would in 80 seconds.
     let pid = Pid::from_child(&child);
-    thread::sleep(Duration::from_millis(500));
+    wait_for_nap(pid);
     kill_process(pid, Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use rustix::fs::{SealFlags, fcntl_add_seals};
 
 use super::*;
+use crate::tests::Trap;
 
 #[test]
 fn other_bytes_than_were_written_are_noticed() {
@@ -97,29 +98,6 @@ fn a_slot_that_another_uses_fails_and_is_left_alone() {
         rig.run(2, 1, tenant(1), Action::Read { checksum: sum }).unwrap();
         rig.stop();
     });
-}
-
-/// Memory that panics for one slot.
-struct Trap(Arc<HostRegion>);
-
-impl HostMemory for Trap {
-    fn num_slots(&self) -> u32 {
-        self.0.num_slots()
-    }
-
-    fn slot_bytes(&self) -> usize {
-        self.0.slot_bytes()
-    }
-
-    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
-        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
-        self.0.with_read(slot, read)
-    }
-
-    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
-        assert_ne!(slot, SlotId(3), "this panic belongs to the test");
-        self.0.with_write(slot, write)
-    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ type Written = HashMap<u32, (u64, u64)>;
 /// A random walk over the slots of some devices: writes and reads at once, each slot with one op at a time.
 struct Walk {
     rig: Rig,
-    random: Random,
+    random: Rng,
     written: Written,
     /// Host slots that are free, and slots of the files.
     hosts: Vec<u32>,
@@ -79,8 +79,8 @@ struct Walk {
 
 impl Walk {
     fn begin_one(&mut self) {
-        let host = self.hosts.swap_remove(self.random.below(self.hosts.len()));
-        let slot = self.slots.swap_remove(self.random.below(self.slots.len()));
+        let host = self.hosts.swap_remove(self.random.index(self.hosts.len()));
+        let slot = self.slots.swap_remove(self.random.index(self.slots.len()));
         if let Some(&(n, checksum)) = self.written.get(&slot)
             && self.random.below(10) < 6
         {
@@ -110,7 +110,7 @@ impl Walk {
 
 #[test]
 fn many_ops_in_random_order_each_move_their_own_bytes() {
-    let random = Random::from_seed_of("KVO_NVME_SEED");
+    let random = Rng::for_test();
     over_each(|kind| {
         let mut walk = Walk {
             rig: Rig::new(kind, 3, 40),

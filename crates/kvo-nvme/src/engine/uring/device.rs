@@ -21,7 +21,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, Sender};
@@ -142,6 +142,8 @@ pub(super) struct Device {
     is_closed: bool,
     sums: Option<ToSums>,
     schedule: Schedule<(Ticket, u64), Ticket, Summed>,
+    /// When something was last given to the kernel, or taken from it.
+    now: Instant,
     /// Whether a read of the doorbell is with the kernel.
     is_armed: bool,
     claims: Claims,
@@ -168,6 +170,7 @@ impl Device {
             is_closed: false,
             sums,
             schedule,
+            now: Instant::now(),
             is_armed: false,
             claims,
             counters,
@@ -205,7 +208,8 @@ impl Device {
         self.arm();
         // Work that could not go on before something ends need not wake anyone.
         let schedule = &self.schedule;
-        let wake_for = WakeFor::of(schedule.may_read(), schedule.may_prepare(), schedule.may_write());
+        let may_write = schedule.may_write(self.now);
+        let wake_for = WakeFor::of(schedule.may_read(), schedule.may_prepare(), may_write);
         debug_assert!(wake_for == WakeFor::ANYTHING || schedule.is_any_inflight() || schedule.ahead() > 0);
         if wake_for != WakeFor::NOTHING {
             self.doorbell.parking().park(wake_for);
@@ -270,7 +274,8 @@ impl Device {
     }
 
     fn begin_chunks(&mut self) {
-        while let Some(turn) = self.schedule.next() {
+        self.now = Instant::now();
+        while let Some(turn) = self.schedule.next(self.now) {
             match turn {
                 Turn::Read((ticket, written)) => self.begin_read(ticket, written),
                 Turn::Write(Summed { claim, ticket, sum }) => {
@@ -284,7 +289,7 @@ impl Device {
         match self.claims.target(ticket.op()) {
             Ok(claim) => self.begin(Way::Read, ticket, Buffer::Target(claim), written),
             Err(fault) => {
-                self.schedule.end_read();
+                self.schedule.end_read(self.now);
                 ticket.report(Err(fault));
             }
         }
@@ -300,7 +305,7 @@ impl Device {
     /// Gives what is left of a chunk, or the next piece of it, to the kernel.
     fn go_on(&mut self, chunk: Chunk, buffer: Buffer) {
         let way = chunk.progress.way();
-        let range = chunk.progress.rest(self.schedule.piece_bytes(way == Way::Write));
+        let range = chunk.progress.rest(self.schedule.piece_bytes(way == Way::Write, self.now));
         if way == Way::Write {
             self.schedule.begin_piece(range.len());
             self.counters.write_bytes_inflight_max.raise(self.schedule.write_bytes_inflight() as u64);
@@ -327,6 +332,7 @@ impl Device {
     /// Takes in what the kernel is done with; returns how much that was.
     fn take_completions(&mut self) -> usize {
         let mut count = 0;
+        self.now = Instant::now();
         let strange = self.ring.num_strange();
         while let Some(completion) = self.ring.reap() {
             count += 1;
@@ -369,7 +375,7 @@ impl Device {
     fn end(&mut self, chunk: Chunk, buffer: Buffer, error: Option<io::Error>) {
         let Chunk { ticket, sum, .. } = chunk;
         match ticket.op().action {
-            Action::Read { .. } => self.schedule.end_read(),
+            Action::Read { .. } => self.schedule.end_read(self.now),
             Action::Write => self.schedule.end_write(),
         }
         let buffer = match (buffer, error, &self.sums) {

@@ -9,11 +9,14 @@
 //!                                             └────────── at most ahead_max ──────────┘
 //! ```
 //!
-//! A device that is given many writes serves reads several times slower. So while any read is queued or in flight,
-//! only so many bytes of writes are; chunks longer than that are written in pieces. One piece may always be in
-//! flight, however many reads there are: so writes are never starved either.
+//! A device that is given many writes serves reads several times slower. So while any read is queued or in flight, and
+//! shortly after, only so many bytes of writes are; chunks longer than that are written in pieces. One piece may always
+//! be in flight, however many reads there are: so writes are never starved either.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 /// What may be with the kernel at once.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,9 @@ pub(super) struct Limits {
 
 /// Pieces of writes are not made smaller than this: it would cost more calls, and spare reads nothing.
 const PIECE_BYTES_MIN: usize = 256 << 10;
+/// How long after a read its like are expected. Whoever reads uses what came before it asks for more; a window full of
+/// writes that began meanwhile would be in the way.
+const READS_LINGER: Duration = Duration::from_millis(10);
 /// The most reads, and the most writes, that one ring is made for.
 const INFLIGHT_MAX: usize = 1024;
 /// The most that is asked for at once; the kernel would cut anything much longer.
@@ -76,6 +82,7 @@ pub(super) struct Schedule<R, W, P> {
     reads_inflight: usize,
     writes_inflight: usize,
     write_bytes_inflight: usize,
+    read_ended: Option<Instant>,
 }
 
 /// A chunk whose turn it is.
@@ -97,6 +104,7 @@ impl<R, W, P> Schedule<R, W, P> {
             reads_inflight: 0,
             writes_inflight: 0,
             write_bytes_inflight: 0,
+            read_ended: None,
         }
     }
 
@@ -132,14 +140,14 @@ impl<R, W, P> Schedule<R, W, P> {
 
     /// The chunk to be given to the kernel now, if any may be. It counts as in flight from here on, until
     /// [`end_read`](Self::end_read) or [`end_write`](Self::end_write); a write goes in pieces.
-    pub(super) fn next(&mut self) -> Option<Turn<R, P>> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<Turn<R, P>> {
         if self.may_read()
             && let Some(read) = self.reads.pop_front()
         {
             self.reads_inflight += 1;
             return Some(Turn::Read(read));
         }
-        if self.may_write() {
+        if self.may_write(now) {
             let write = self.prepared.pop_front()?;
             self.writes_inflight += 1;
             return Some(Turn::Write(write));
@@ -148,8 +156,8 @@ impl<R, W, P> Schedule<R, W, P> {
     }
 
     /// How many bytes of a chunk are asked for at once, at most, now.
-    pub(super) fn piece_bytes(&self, is_write: bool) -> usize {
-        if is_write && self.is_reading() {
+    pub(super) fn piece_bytes(&self, is_write: bool, now: Instant) -> usize {
+        if is_write && self.is_reading(now) {
             self.limits.write_bytes_while_reading_max.min(ASKED_BYTES_MAX)
         } else {
             ASKED_BYTES_MAX
@@ -166,8 +174,9 @@ impl<R, W, P> Schedule<R, W, P> {
         self.write_bytes_inflight -= bytes;
     }
 
-    pub(super) fn end_read(&mut self) {
+    pub(super) fn end_read(&mut self, now: Instant) {
         self.reads_inflight -= 1;
+        self.read_ended = Some(now);
     }
 
     pub(super) fn end_write(&mut self) {
@@ -200,8 +209,10 @@ impl<R, W, P> Schedule<R, W, P> {
         self.prepared.clear();
     }
 
-    fn is_reading(&self) -> bool {
-        self.reads_inflight > 0 || !self.reads.is_empty()
+    /// Whether reads are there, or were so lately that more are to be expected.
+    fn is_reading(&self, now: Instant) -> bool {
+        let is_lately = |ended| now.saturating_duration_since(ended) < READS_LINGER;
+        self.reads_inflight > 0 || !self.reads.is_empty() || self.read_ended.is_some_and(is_lately)
     }
 
     /// Whether a read that came now could begin.
@@ -216,11 +227,11 @@ impl<R, W, P> Schedule<R, W, P> {
     }
 
     /// Whether a write that was prepared now could begin. If not, one is with the kernel.
-    pub(super) fn may_write(&self) -> bool {
+    pub(super) fn may_write(&self, now: Instant) -> bool {
         let limits = &self.limits;
         let max =
-            if self.is_reading() { limits.write_bytes_while_reading_max } else { limits.write_bytes_max };
-        let piece_bytes = limits.chunk_bytes.min(self.piece_bytes(true));
+            if self.is_reading(now) { limits.write_bytes_while_reading_max } else { limits.write_bytes_max };
+        let piece_bytes = limits.chunk_bytes.min(self.piece_bytes(true, now));
         self.writes_inflight < limits.writes_max
             && (self.writes_inflight == 0 || self.write_bytes_inflight + piece_bytes <= max)
     }
@@ -228,9 +239,17 @@ impl<R, W, P> Schedule<R, W, P> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const MIB: usize = 1 << 20;
+
+    /// The time of every call, where a test is not about time.
+    fn now() -> Instant {
+        static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *NOW
+    }
 
     /// 1 MiB chunks, 4 reads, 8 MiB of writes, 2 MiB of them while reading.
     fn schedule(chunk_bytes: usize) -> Schedule<u32, u32, u32> {
@@ -247,9 +266,9 @@ mod tests {
     /// Starts whatever may be started; writes with their first piece.
     fn start(schedule: &mut Schedule<u32, u32, u32>) -> Vec<Turn<u32, u32>> {
         let mut turns = Vec::new();
-        while let Some(turn) = schedule.next() {
+        while let Some(turn) = schedule.next(now()) {
             if let Turn::Write(_) = turn {
-                let bytes = schedule.limits.chunk_bytes.min(schedule.piece_bytes(true));
+                let bytes = schedule.limits.chunk_bytes.min(schedule.piece_bytes(true, now()));
                 schedule.begin_piece(bytes);
             }
             turns.push(turn);
@@ -266,8 +285,8 @@ mod tests {
         let reads = (10..14).map(Turn::Read);
         assert_eq!(turns, reads.chain([Turn::Write(0), Turn::Write(1)]).collect::<Vec<_>>());
         assert_eq!(schedule.write_bytes_inflight(), 2 * MIB);
-        assert!(!schedule.may_read() && !schedule.may_write());
-        schedule.end_read();
+        assert!(!schedule.may_read() && !schedule.may_write(now()));
+        schedule.end_read(now());
         assert_eq!(start(&mut schedule), [Turn::Read(14)]);
         schedule.end_piece(MIB);
         schedule.end_write();
@@ -279,18 +298,28 @@ mod tests {
         let mut schedule = schedule(MIB);
         (0..9).for_each(|n| put_prepared(&mut schedule, n));
         assert_eq!(start(&mut schedule), (0..8).map(Turn::Write).collect::<Vec<_>>());
-        assert!(schedule.may_read() && !schedule.may_write());
+        assert!(schedule.may_read() && !schedule.may_write(now()));
         assert!(!schedule.is_idle());
     }
 
     #[test]
-    fn the_end_of_the_last_read_lets_the_writes_go() {
+    fn some_time_after_the_last_read_the_writes_may_go() {
         let mut schedule = schedule(MIB);
         (0..9).for_each(|n| put_prepared(&mut schedule, n));
         schedule.put_read(10);
         assert_eq!(start(&mut schedule).len(), 3);
-        schedule.end_read();
-        assert_eq!(start(&mut schedule).len(), 6);
+        schedule.end_read(now());
+        let soon = now() + READS_LINGER.mul_f64(0.9);
+        assert_eq!((schedule.may_write(soon), schedule.piece_bytes(true, soon)), (false, 2 * MIB));
+        schedule.end_piece(MIB);
+        schedule.end_write();
+        assert!(schedule.may_write(soon), "as many as while reading");
+
+        let then = now() + READS_LINGER;
+        while let Some(turn) = schedule.next(then) {
+            assert!(matches!(turn, Turn::Write(_)), "{turn:?}");
+            schedule.begin_piece(MIB);
+        }
         assert_eq!(schedule.write_bytes_inflight(), 8 * MIB);
     }
 
@@ -304,7 +333,7 @@ mod tests {
         assert_eq!(schedule.write_bytes_inflight(), 2 * MIB);
         // The next piece of the same chunk.
         schedule.end_piece(2 * MIB);
-        assert_eq!(schedule.next(), None, "the chunk is not through yet");
+        assert_eq!(schedule.next(now()), None, "the chunk is not through yet");
         schedule.begin_piece(2 * MIB);
         schedule.end_piece(2 * MIB);
         schedule.end_write();
@@ -316,13 +345,13 @@ mod tests {
         let mut schedule = Schedule::new(Limits::new(64 * MIB, 1, 0, 0));
         put_prepared(&mut schedule, 1);
         put_prepared(&mut schedule, 2);
-        assert_eq!(schedule.next(), Some(Turn::Write(1)));
+        assert_eq!(schedule.next(now()), Some(Turn::Write(1)));
         schedule.begin_piece(64 * MIB);
-        assert_eq!(schedule.next(), None);
+        assert_eq!(schedule.next(now()), None);
         schedule.put_read(3);
-        assert_eq!(schedule.next(), Some(Turn::Read(3)));
-        assert_eq!(schedule.piece_bytes(true), PIECE_BYTES_MIN);
-        assert_eq!(schedule.piece_bytes(false), ASKED_BYTES_MAX);
+        assert_eq!(schedule.next(now()), Some(Turn::Read(3)));
+        assert_eq!(schedule.piece_bytes(true, now()), PIECE_BYTES_MIN);
+        assert_eq!(schedule.piece_bytes(false, now()), ASKED_BYTES_MAX);
     }
 
     #[test]
@@ -331,8 +360,8 @@ mod tests {
         (0..20).for_each(|n| schedule.put_write(n));
         let given: Vec<u32> = std::iter::from_fn(|| schedule.next_to_prepare()).collect();
         assert_eq!(given, (0..10).collect::<Vec<_>>(), "8 that the kernel may take, and 2");
-        assert_eq!(schedule.next(), None, "none is prepared yet");
-        assert!(schedule.may_write() && !schedule.may_prepare());
+        assert_eq!(schedule.next(now()), None, "none is prepared yet");
+        assert!(schedule.may_write(now()) && !schedule.may_prepare());
         // They come back in any order, and those that wait still count.
         for n in [3, 1, 2, 0] {
             schedule.put_prepared(n);

@@ -8,10 +8,10 @@ use crate::{
     file::write_all_at,
     files::{
         aligned::AlignedBytes,
-        judge::{header_of, read_superblock},
+        judge::{header_of, other, read_superblock},
         write_superblock,
     },
-    format::{DATA_START, RECORD_BYTES, StoreState, record_start},
+    format::{DATA_START, EPOCH_MAX, RECORD_BYTES, StoreState, record_start},
 };
 
 /// Bytes that are written at once to fill a store.
@@ -31,13 +31,18 @@ impl Inspection {
     /// from its records when it is opened.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the good superblock is not touched.
+    /// [`OpenError::NotWritable`], [`OpenError::Other`] if the epochs of the store are used up, and [`OpenError::Io`];
+    /// the good superblock is not touched.
     pub fn repair_superblock(&mut self) -> Result<bool, OpenError> {
         let is_made = self.superblock.state != StoreState::Creating;
         let Some(damaged) = self.superblocks.iter().position(Result::is_err).filter(|_| is_made) else {
             return Ok(false);
         };
         self.check_writable()?;
+        if self.superblock.epoch > EPOCH_MAX {
+            let wanted = format!("at most {EPOCH_MAX}");
+            return Err(other(&self.index.path, "epoch", self.superblock.epoch, wanted));
+        }
         // As it is understood already: of the epoch that the lost one may have been of, and open.
         let again = self.superblock.next(StoreState::Open);
         write_superblock(&self.index, &again, damaged)?;

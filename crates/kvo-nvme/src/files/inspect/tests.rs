@@ -3,17 +3,18 @@
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
-    path::Path,
 };
 
 use kvo_core::{BlockHash, GroupIdx};
-use tempfile::TempDir;
 
 use super::*;
 use crate::{
     IfOther,
-    files::{FILE_NAME, INDEX_FILE_NAME, open},
-    format::{BLOCK_BYTES, encode_order, first_generation, order_start, record_start},
+    files::{
+        open,
+        tests::{Dirs, flip, set_len},
+    },
+    format::{BLOCK_BYTES, EPOCH_MAX, encode_order, first_generation, order_start, record_start},
 };
 
 const CHUNK_BYTES: u64 = 5000;
@@ -21,15 +22,15 @@ const NUM_SLOTS: u32 = 40;
 
 /// A store of [`NUM_SLOTS`] chunks.
 struct Rig {
-    dirs: Vec<TempDir>,
+    dirs: Dirs,
     options: NvmeOptions,
 }
 
 impl Rig {
     fn new(num_devices: usize) -> Self {
-        let dirs: Vec<_> = (0..num_devices).map(|_| tempfile::tempdir().unwrap()).collect();
+        let dirs = Dirs::new(num_devices);
         let options = NvmeOptions {
-            dirs: dirs.iter().map(|dir| dir.path().to_path_buf()).collect(),
+            dirs: dirs.paths(),
             fingerprint: [9; 32],
             ..NvmeOptions::new("", NUM_SLOTS, CHUNK_BYTES)
         };
@@ -58,11 +59,11 @@ impl Rig {
     }
 
     fn index(&self) -> PathBuf {
-        self.dirs[0].path().join(INDEX_FILE_NAME)
+        self.dirs.index()
     }
 
     fn data(&self, device: usize) -> PathBuf {
-        self.dirs[device].path().join(FILE_NAME)
+        self.dirs.data(device)
     }
 
     fn put(&self, n: u32) {
@@ -95,17 +96,6 @@ fn key(n: u32) -> OffloadKey {
 
 fn payload(n: u32) -> Vec<u8> {
     (0..CHUNK_BYTES).map(|at| (at / 3 + u64::from(n)).to_le_bytes()[0]).collect()
-}
-
-fn flip(path: &Path, at: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x08], at).unwrap();
-}
-
-fn set_len(path: &Path, bytes: u64) {
-    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 
 #[test]
@@ -199,6 +189,39 @@ fn wrong_bytes_are_found_where_they_are() {
     set_len(&rig.data(place.device as usize), place.offset + 4000);
     let result = inspection.read_chunk(&chunks[0]).map(<[u8]>::to_vec);
     assert!(matches!(result, Err(ChunkDamage::Unreadable(_))), "{result:?}");
+}
+
+#[test]
+fn a_superblock_of_an_epoch_that_there_is_not_is_not_written() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let last = Superblock { epoch: EPOCH_MAX, ..inspection.superblock.next(StoreState::Open) };
+    let block = inspection.block;
+    write_superblock(&inspection.index, &last, 1 - block).unwrap();
+    drop(inspection);
+    flip(&rig.index(), (block * BLOCK_BYTES) as u64 + 24);
+    let before = fs::read(rig.index()).unwrap();
+    let mut inspection = rig.inspect();
+    assert!(matches!(inspection.repair_superblock(), Err(OpenError::Other { field: "epoch", .. })));
+    drop(inspection);
+    assert!(fs::read(rig.index()).unwrap() == before, "the index has changed");
+}
+
+#[test]
+fn a_table_that_the_index_has_no_room_for_is_not_read() {
+    let rig = Rig::new(1);
+    let inspection = rig.inspect();
+    let large = Superblock {
+        num_slots: 1 << 30,
+        asked_slots: 1 << 30,
+        ..inspection.superblock.next(StoreState::Open)
+    };
+    write_superblock(&inspection.index, &large, 1 - inspection.block).unwrap();
+    drop(inspection);
+    let inspection = rig.inspect();
+    assert_eq!(inspection.info().capacity_chunks, 1 << 30);
+    assert_eq!(inspection.read_records().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(matches!(inspection.problems()[0], OpenError::Damaged { damage: FileDamage::Length { .. }, .. }));
 }
 
 #[test]

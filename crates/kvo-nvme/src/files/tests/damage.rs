@@ -1,7 +1,7 @@
 //! Files with wrong bytes, of wrong lengths, or missing.
 
 use super::*;
-use crate::RecoveryReport;
+use crate::{RecoveryReport, format::EPOCH_MAX, sim::rng::Rng};
 
 /// A store of one device with a chunk in each slot, opened so often that both superblocks are of the opening `epoch`
 /// or the one before, and closed if `clean`.
@@ -136,26 +136,34 @@ fn a_damaged_order_costs_the_order_only() {
 fn an_epoch_that_is_the_last_one_is_refused() {
     let (mut rig, block) = with_chunks(false);
     let files = rig.open().unwrap();
-    let superblock =
-        Superblock { epoch: crate::format::EPOCH_MAX, ..files.index.superblock.next(StoreState::Open) };
+    let superblock = Superblock { epoch: EPOCH_MAX, ..files.index.superblock.next(StoreState::Open) };
     files.index.file.write_all_at(&superblock.encode(), block_start(block)).unwrap();
     drop(files);
     rig.refused_as_other("epoch");
     rig.empty();
 }
 
-/// `KVO_TEST_SEED` begins elsewhere.
+/// Beside a damaged superblock an epoch may have been lost, and two are begun.
+#[test]
+fn epochs_that_do_not_last_for_both_superblocks_are_refused() {
+    let forge = |epoch| {
+        let (rig, block) = with_chunks(false);
+        let files = rig.open().unwrap();
+        let superblock = Superblock { epoch, ..files.index.superblock.next(StoreState::Open) };
+        files.index.file.write_all_at(&superblock.encode(), block_start(block)).unwrap();
+        drop(files);
+        damage_superblock(&rig, 1 - block);
+        rig
+    };
+    let mut rig = forge(EPOCH_MAX - 2);
+    rig.refused_as_other("epoch");
+    rig.empty();
+    assert_eq!(forge(EPOCH_MAX - 3).open().unwrap().index.superblock.epoch, EPOCH_MAX);
+}
+
 #[test]
 fn whatever_stands_in_the_files_opens_or_is_refused() {
-    let mut state: u64 = std::env::var("KVO_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
-    eprintln!("KVO_TEST_SEED={state}");
-    let mut next = |bound: u64| {
-        // Splitmix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    };
+    let mut rng = Rng::for_test();
     let (mut opened, mut refused) = (0, 0);
     let (rig, _) = with_chunks(true);
     let good = rig.files();
@@ -163,19 +171,9 @@ fn whatever_stands_in_the_files_opens_or_is_refused() {
         for (path, bytes) in &good {
             fs::write(path, bytes).unwrap();
         }
-        let path = if next(5) == 0 { rig.data(0) } else { rig.index() };
-        let len = fs::metadata(&path).unwrap().len();
-        for _ in 0..=next(3) {
-            // More often where superblocks and headers have their fields.
-            let at = if next(2) == 0 { next(len) } else { next(2) * 4096 + next(160) };
-            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-            match next(4) {
-                0 => flip(&path, at),
-                1 => file.write_all_at(&vec![0; usize::try_from(next(9000)).unwrap()], at).unwrap(),
-                2 => file.write_all_at(&[u8::try_from(next(256)).unwrap(); 8], at).unwrap(),
-                _ if next(4) == 0 => set_len(&path, next(2 * len)),
-                _ => {}
-            }
+        let path = if rng.one_in(5) { rig.data(0) } else { rig.index() };
+        for _ in 0..=rng.below(3) {
+            spoil(&path, &mut rng);
         }
         match rig.open() {
             Ok(files) => {
@@ -192,4 +190,20 @@ fn whatever_stands_in_the_files_opens_or_is_refused() {
     }
     eprintln!("{opened} opened, {refused} refused");
     assert!(opened > 30 && refused > 30, "{opened} opened, {refused} refused");
+}
+
+/// Changes some bytes of a file, or its length, or nothing.
+fn spoil(path: &Path, rng: &mut Rng) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    // An earlier change may have cut it.
+    let len = file.metadata().unwrap().len();
+    // More often where superblocks and headers have their fields.
+    let at = if rng.one_in(2) { rng.below(len.max(1)) } else { rng.below(2) * 4096 + rng.below(160) };
+    match rng.below(4) {
+        0 if at < len => flip(path, at),
+        1 => file.write_all_at(&vec![0; rng.index(9000)], at).unwrap(),
+        2 => file.write_all_at(&[rng.next().to_le_bytes()[0]; 8], at).unwrap(),
+        3 if rng.one_in(4) => set_len(path, rng.below(2 * len + 1)),
+        _ => {}
+    }
 }

@@ -40,7 +40,7 @@ fn a_difference_is_told_with_both_values() {
 fn more_directories_than_before_are_refused() {
     let mut rig = Rig::made(1);
     let more = Rig::new(1);
-    rig.options.dirs.push(more.dirs[0].path().to_path_buf());
+    rig.options.dirs.push(more.dirs.paths().remove(0));
     rig.refused_as_other("dirs");
 }
 
@@ -172,9 +172,9 @@ fn a_store_in_use_by_another_process_is_refused() {
 fn what_is_no_file_is_refused() {
     for name in [INDEX_FILE_NAME, FILE_NAME] {
         let rig = Rig::new(1);
-        let target = rig.dirs[0].path().join("elsewhere");
+        let target = rig.dirs.paths()[0].join("elsewhere");
         fs::write(&target, b"precious").unwrap();
-        let path = rig.dirs[0].path().join(name);
+        let path = rig.dirs.paths()[0].join(name);
         std::os::unix::fs::symlink(&target, &path).unwrap();
         assert!(matches!(rig.refused(), OpenError::NotAFile { .. }));
         assert_eq!(fs::read(&target).unwrap(), b"precious");
@@ -188,7 +188,7 @@ fn what_is_no_file_is_refused() {
 #[test]
 fn directories_are_there_and_differ() {
     let mut rig = Rig::new(1);
-    let dir = rig.dirs[0].path().to_path_buf();
+    let dir = rig.dirs.paths().remove(0);
     rig.options.dirs = vec![dir.clone(), dir.join(".")];
     assert!(matches!(rig.refused(), OpenError::SameDirectory { .. }));
     let missing = dir.join("not/mounted");
@@ -211,6 +211,6 @@ fn a_directory_that_takes_no_files_is_named() {
     rig.options.dirs = vec![sys.to_path_buf()];
     assert!(matches!(rig.refused(), OpenError::NotWritable { .. }));
     // The second directory is at fault: the index that was made in the first one is gone again.
-    rig.options.dirs = vec![rig.dirs[0].path().to_path_buf(), sys.to_path_buf()];
+    rig.options.dirs = vec![rig.dirs.paths().remove(0), sys.to_path_buf()];
     assert!(matches!(rig.refused(), OpenError::NotWritable { .. } | OpenError::NoRoom { .. }));
 }

@@ -108,6 +108,8 @@ struct Rig {
     events: Receiver<Event>,
     /// Whether it was said that nothing is recorded any more.
     was_lost: Cell<bool>,
+    /// How often it was said that records could not be written.
+    num_failed: Cell<u32>,
 }
 
 impl Rig {
@@ -124,6 +126,7 @@ impl Rig {
             journal: FileJournal::start_at("journal", pace, writer, sender).unwrap(),
             events,
             was_lost: Cell::new(false),
+            num_failed: Cell::new(0),
         }
     }
 
@@ -150,8 +153,19 @@ impl Rig {
                 }
                 // Comes before the records that it costs, once.
                 Event::JournalLost(_) => assert!(!self.was_lost.replace(true)),
+                Event::IndexFailed(_) => self.num_failed.set(self.num_failed.get() + 1),
                 Event::Moved(done) => panic!("{done:?}"),
             }
+        }
+    }
+
+    /// Waits until the thread has taken all records that were put.
+    #[track_caller]
+    fn wait_until_taken(&self) {
+        let (start, messages) = (Instant::now(), self.journal.messages.as_ref().unwrap());
+        while !messages.is_empty() {
+            assert!(start.elapsed() < FOREVER, "{} are not taken", messages.len());
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -248,8 +262,8 @@ fn a_batch_waits_until_it_is_large_enough() {
     let mut rig = Rig::at(Pace { entries: 3, wait: FOREVER }, false);
     rig.journal.put(entry(0, 1));
     rig.journal.put(entry(1, 2));
-    thread::sleep(Duration::from_millis(50));
-    assert_eq!(rig.disk.state().calls, []);
+    // One that did not wait would write these two.
+    rig.wait_until_taken();
     rig.journal.put(entry(2, 3));
     assert_eq!(rig.calls(1), [write(0, 3)]);
 }
@@ -276,8 +290,8 @@ fn durable_records_that_wait_share_their_syncs() {
     let mut rig = Rig::new(true);
     let gate = rig.disk.gate.lock().unwrap();
     rig.journal.put(entry(0, 1));
-    // The thread hangs in its first sync, or has not begun.
-    thread::sleep(Duration::from_millis(20));
+    // The thread hangs in its first sync, or is about to begin it.
+    rig.wait_until_taken();
     for slot in 1..50 {
         rig.journal.put(entry(slot, u64::from(slot) + 1));
     }
@@ -375,6 +389,23 @@ fn after_a_failed_sync_nothing_durable_is_trusted() {
         }
         rig.journal.close(&[0], 0).unwrap_err();
         assert_eq!(rig.calls(0).len(), calls, "it goes on as if nothing had happened");
+    }
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_is_one_error_and_each_kind_is_told() {
+    for durable in [false, true] {
+        let pace = Pace { entries: 4, wait: FOREVER };
+        let mut rig = Rig::at(pace, durable);
+        if durable {
+            rig.plan([Answer::Go]);
+        }
+        rig.plan([Answer::Fail(EIO), Answer::Fail(EIO), Answer::Fail(ENOSPC), Answer::Fail(EIO)]);
+        // No two are neighbours, so that each is a write of its own.
+        rig.put(&[0, 2, 4, 6], 1);
+        let failed = [(0, 1, Some(EIO)), (2, 1, Some(EIO)), (4, 1, Some(ENOSPC)), (6, 1, Some(EIO))];
+        assert_eq!([0; 4].map(|_| rig.event()), failed);
+        assert_eq!((rig.num_failed.get(), rig.was_lost.get()), (2, false));
     }
 }
 
@@ -573,14 +604,20 @@ fn an_idle_journal_sleeps() {
     let (sender, _events) = crossbeam_channel::unbounded();
     let mut journal = FileJournal::start_at("idle-journal", pace, writer, sender).unwrap();
     journal.put(entry(1, 1));
-    thread::sleep(Duration::from_millis(100));
-    let Some(before) = sleeps("idle-journal") else {
-        eprintln!("SKIPPED: the system does not count how often a thread sleeps");
-        return;
-    };
-    // Fifty times as long as it waits while there is something to write.
-    thread::sleep(Duration::from_millis(500));
-    assert_eq!(sleeps("idle-journal"), Some(before));
+    let (start, mut before) = (Instant::now(), None);
+    loop {
+        let Some(count) = sleeps("idle-journal") else {
+            eprintln!("SKIPPED: the system does not count how often a thread sleeps");
+            return;
+        };
+        if before.replace(count) == Some(count) {
+            break;
+        }
+        // It may have had something to do until now, but does not for ever.
+        assert!(start.elapsed() < FOREVER, "it woke {count} times");
+        // Fifty times as long as it waits while there is something to write.
+        thread::sleep(Duration::from_millis(500));
+    }
 }
 
 #[test]

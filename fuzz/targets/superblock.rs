@@ -1,0 +1,5 @@
+//! See `kvo_nvme::fuzzing::superblock`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kvo_nvme::fuzzing::superblock(data));
