@@ -183,6 +183,14 @@ pub enum GeometryError {
         /// The border's place in the list.
         border: usize,
     },
+    /// There must be one number of tokens a block for each group.
+    #[error("{given} numbers of tokens a block were given for {num_groups} groups")]
+    TokensPerBlock {
+        /// Numbers given.
+        given: usize,
+        /// Groups.
+        num_groups: usize,
+    },
 }
 
 /// Chunks and blocks from which no copies can be planned. `chunk` is the place in the list that was given.

@@ -20,6 +20,8 @@
 //!   It is made of [`GroupSpec`]s, which have a constructor for each usual arrangement, and checks all of it once.
 //! - A [`CopyPlanner`] turns chunks and blocks into the fewest copies, for whole chunks (stores) and for chunks of
 //!   which the GPU has, or needs, only a part (loads), chunk by chunk or [layer by layer](CopyPlanner::plan_load_by_layer).
+//! - A [`Fingerprint`] names what the chunks of a layout are, so that a store that outlives the engine gives them to no
+//!   other. Ranks of different parallelism that share chunks have one, by [canonical pages](CanonicalPage).
 //! - A `HostDevice` is a [`DeviceBackend`](kvo_core::DeviceBackend) whose memory is host memory: asynchronous
 //!   lanes for stores and loads, a compute stream and fences between them. A whole system can be built, tested and
 //!   replayed on it.
@@ -37,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fingerprint;
 mod layout;
 mod plan;
 #[cfg(test)]
@@ -44,6 +47,7 @@ mod testing;
 
 pub use crate::{
     error::{ComputeError, DeviceAccessError, GeometryError, HostDeviceError, PageName, PlanError},
+    fingerprint::{ChunkIdentity, Fingerprint, Parallelism, RankOf},
     layout::{
         BlockLayout, ByteRun, CanonicalPage, ChunkPlace, GroupLayout, GroupSpec, LayerTensor, PagePlane,
         PageRef,

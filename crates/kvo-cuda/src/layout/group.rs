@@ -82,6 +82,11 @@ impl GroupLayout {
         self.pool
     }
 
+    /// What of a page of `plane` goes where in the chunk's page, joined and in the order of the chunk's bytes.
+    pub(crate) fn pieces(&self, plane: &PagePlane) -> &[Piece] {
+        &self.pieces[plane.page]
+    }
+
     /// All stretches of a block, layer by layer and within one in the order of the chunk's bytes.
     pub(crate) fn strips(&self) -> &[Strip] {
         &self.strips
