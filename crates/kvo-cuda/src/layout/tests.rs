@@ -205,6 +205,16 @@ fn one_stretch_is_what_both_sides_keep_together() {
     assert_eq!(num_strips(BlockLayout::layer_first_interleaved(&of_one, 3, 96).unwrap()), 2);
     assert_eq!(num_strips(BlockLayout::layer_first(&of_one, 3, 96).unwrap()), 4);
     assert_eq!(num_strips(BlockLayout::block_first(&chunk(), 3, 96).unwrap()), 4);
+
+    // Neighbours on the device, and in sub-block 0; in sub-block 1 only with equal strides.
+    let page = |nth: u64, block_stride| {
+        let place = ChunkPlace { offset: nth * 8, plane_stride: 0, block_stride };
+        PageRef::new(0, REGION, nth * 8, 8).with_block_stride(16).with_place(place)
+    };
+    for (block_stride, num) in [(20, 1), (28, 2)] {
+        let group = GroupSpec::new(4, 2, vec![page(0, 20), page(1, block_stride)]);
+        assert_eq!(num_strips(BlockLayout::new(&[(REGION, 64)], &[group]).unwrap()), num);
+    }
 }
 
 /// Changes a number of a sound description a little, or much.
