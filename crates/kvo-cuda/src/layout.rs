@@ -1,282 +1,181 @@
-//! Where the pages of the GPU's blocks are.
+//! Where the pages of the GPU's blocks are, and where they go in a chunk.
 
-use kvo_core::{BlockId, ChunkLayout};
+use kvo_core::{BlockId, ChunkLayout, GroupIdx, RegionId};
 
 use crate::GeometryError;
 
-/// Where each block's pages are in the device's KV memory.
+mod check;
+mod describe;
+mod group;
+mod overlap;
+pub(crate) mod strips;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use self::{
+    describe::{ByteRun, CanonicalPage, ChunkPlace, GroupSpec, LayerTensor, PageRef},
+    group::{GroupLayout, PagePlane},
+};
+
+/// Where each block's pages are in the device's memory and in the chunks, for all groups of an engine's KV caches.
 ///
-/// A block has one page for each plane of each layer. The page of block `b` in a plane starts at that plane's base
-/// plus `b * block_stride` bytes, so one list of bases and one stride describe every usual arrangement:
+/// A layout that exists is sound, checked once in 64 bits: every page of every block lies inside its region, every page
+/// of a chunk inside the chunk, and no two share a byte on either side, but for what groups of one
+/// [pool](GroupSpec::pool) may share. It says where bytes are and owns none of them.
 ///
-/// | constructor | memory, row-major | copies of a chunk of neighbouring blocks |
-/// |---|---|---|
-/// | [`layer_first`](Self::layer_first) | `[layer][plane][block][page]` | one a plane |
-/// | [`layer_first_interleaved`](Self::layer_first_interleaved) | `[layer][block][plane][page]` | one a page; one a layer if a chunk is one block |
-/// | [`block_first`](Self::block_first) | `[block][layer][plane][page]` | one a page; one in all if a chunk is one block |
-/// | [`with_page_bases`](Self::with_page_bases) | anything else: padding, tensors far apart | |
+/// Attached regions give the [`RegionId`]s; an engine that has one allocation for everything can use the constructors
+/// that put one group in `RegionId(0)`.
 ///
-/// A layout that exists is sound: every page of every block lies inside `device_bytes`, and no two pages share a
-/// byte. It says where bytes are and owns none of them.
+/// ```
+/// use kvo_core::{BlockId, ChunkLayout, GroupIdx, RegionId};
+/// use kvo_cuda::{BlockLayout, GroupSpec, LayerTensor, PageRef};
+///
+/// # fn main() -> Result<(), kvo_cuda::GeometryError> {
+/// // Layers 0 and 2 attend to everything, each in a tensor `[K or V][block][page]` of its own; 8 blocks a chunk.
+/// let chunk = ChunkLayout::new(2, 2, 4096, 8).expect("the sizes fit");
+/// let tensors = [(0, 0), (2, 1)].map(|(layer, region)| LayerTensor { layer, region: RegionId(region), offset: 0 });
+/// let full = GroupSpec::layer_first(&chunk, 100, &tensors);
+/// // Layer 1 has a state instead: one page of 5000 bytes a block, padded to 8192; one block a chunk.
+/// let state = PageRef::new(1, RegionId(2), 0, 5000).with_block_stride(8192);
+/// let states = GroupSpec::new(50, 1, vec![state]);
+///
+/// let regions = [(RegionId(0), 100 * 8192), (RegionId(1), 100 * 8192), (RegionId(2), 50 * 8192)];
+/// let layout = BlockLayout::new(&regions, &[full, states])?;
+/// let states = layout.group(GroupIdx(1)).expect("it has two groups");
+/// assert_eq!(states.chunk_bytes(), 5000);
+/// assert_eq!(states.page_offset(0, BlockId(3)), Some(3 * 8192));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
-    chunk: ChunkLayout,
-    num_blocks: u32,
-    block_stride: u64,
-    page_bases: Box<[u64]>,
-    device_bytes: u64,
+    /// The regions in the order of their ids, with their lengths.
+    regions: Box<[(RegionId, u64)]>,
+    groups: Box<[GroupLayout]>,
 }
 
 impl BlockLayout {
-    /// Each plane of each layer is a tensor of its own, one after the other: `[layer][plane][block][page]`.
-    ///
-    /// Layers, planes and page size are those of `chunk`; the first tensor starts at byte 0 of the device's KV
-    /// memory, which is `device_bytes` long.
+    /// Checks a description: the regions that pages may be in, each with its bytes, and the groups in the order of their
+    /// indices.
     ///
     /// # Errors
-    /// As [`with_page_bases`](Self::with_page_bases).
+    /// [`GeometryError`] names the group, the page reference and the field that is not sound.
+    pub fn new(regions: &[(RegionId, u64)], groups: &[GroupSpec]) -> Result<Self, GeometryError> {
+        let mut regions: Box<[_]> = regions.into();
+        regions.sort_unstable();
+        if let Some(pair) = regions.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(GeometryError::RepeatedRegion { region: pair[0].0 });
+        }
+        let groups = check::groups(&regions, groups)?;
+        Ok(Self { regions, groups })
+    }
+
+    /// One group in region 0: each plane of each layer is a tensor, one after the other from byte 0 on,
+    /// `[layer][plane][block][page]`. Layers, planes and page size are those of `chunk`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
     pub fn layer_first(
         chunk: &ChunkLayout,
         num_blocks: u32,
         device_bytes: u64,
     ) -> Result<Self, GeometryError> {
-        let page_bytes = chunk.page_bytes();
-        let plane_bytes = u64::from(num_blocks).checked_mul(page_bytes);
-        let bases = bases(chunk, |layer, plane| plane_bytes?.checked_mul(plane_index(chunk, layer, plane)?))?;
-        Self::with_page_bases(chunk, num_blocks, page_bytes, bases, device_bytes)
+        Self::of_one(device_bytes, GroupSpec::layer_first(chunk, num_blocks, &in_a_row(chunk, num_blocks)))
     }
 
-    /// Each layer is a tensor of its own in which a block's K and V pages are neighbours:
+    /// One group in region 0: each layer is a tensor in which a block's K and V pages are neighbours,
     /// `[layer][block][plane][page]`. Otherwise as [`layer_first`](Self::layer_first).
     ///
     /// # Errors
-    /// As [`with_page_bases`](Self::with_page_bases).
+    /// As [`new`](Self::new).
     pub fn layer_first_interleaved(
         chunk: &ChunkLayout,
         num_blocks: u32,
         device_bytes: u64,
     ) -> Result<Self, GeometryError> {
-        let page_bytes = chunk.page_bytes();
-        let stride = stride(chunk, u64::from(chunk.planes()))?;
-        let bases = bases(chunk, |layer, plane| {
-            let layer_base = u64::from(layer).checked_mul(stride)?.checked_mul(u64::from(num_blocks))?;
-            layer_base.checked_add(u64::from(plane).checked_mul(page_bytes)?)
-        })?;
-        Self::with_page_bases(chunk, num_blocks, stride, bases, device_bytes)
+        Self::of_one(device_bytes, GroupSpec::interleaved(chunk, num_blocks, &in_a_row(chunk, num_blocks)))
     }
 
-    /// One tensor holds all layers, a block's pages side by side: `[block][layer][plane][page]`. Otherwise as
-    /// [`layer_first`](Self::layer_first).
+    /// One group in region 0: one tensor holds all layers, a block's pages side by side,
+    /// `[block][layer][plane][page]`. Otherwise as [`layer_first`](Self::layer_first).
     ///
     /// # Errors
-    /// As [`with_page_bases`](Self::with_page_bases).
+    /// As [`new`](Self::new).
     pub fn block_first(
         chunk: &ChunkLayout,
         num_blocks: u32,
         device_bytes: u64,
     ) -> Result<Self, GeometryError> {
-        let page_bytes = chunk.page_bytes();
-        let bases = bases(chunk, |layer, plane| plane_index(chunk, layer, plane)?.checked_mul(page_bytes))?;
-        Self::with_page_bases(chunk, num_blocks, chunk.block_bytes(), bases, device_bytes)
+        Self::of_one(device_bytes, GroupSpec::block_first(chunk, num_blocks, tensor(0, 0)))
     }
 
-    /// The general case. `page_bases` are the byte offsets of block 0's pages in `[layer][plane]` order, and
-    /// `block_stride` is the number of bytes from a block's page to the next block's page in the same plane.
+    /// One group in region 0 with one stride: `page_bases` are the byte offsets of block 0's pages in `[layer][plane]`
+    /// order, and `block_stride` is the number of bytes from a block's page to the next block's in the same plane.
     ///
     /// # Errors
-    /// [`GeometryError::Zero`] without blocks; [`GeometryError::StrideTooSmall`] if neighbouring blocks would
-    /// overlap; [`GeometryError::PageBases`] unless there is one base for each plane of each layer;
-    /// [`GeometryError::Overflow`] or [`GeometryError::BeyondDevice`] for a page outside `device_bytes`;
-    /// [`GeometryError::PagesOverlap`] if two planes share bytes.
+    /// [`GeometryError::PageBases`] unless there is one base for each plane of each layer, else as [`new`](Self::new).
     pub fn with_page_bases(
         chunk: &ChunkLayout,
         num_blocks: u32,
         block_stride: u64,
-        page_bases: Vec<u64>,
+        page_bases: &[u64],
         device_bytes: u64,
     ) -> Result<Self, GeometryError> {
-        let (layers, planes, page_bytes) = (chunk.layers(), chunk.planes(), chunk.page_bytes());
-        if num_blocks == 0 {
-            return Err(GeometryError::Zero { field: "num_blocks" });
-        }
-        if block_stride < page_bytes {
-            return Err(GeometryError::StrideTooSmall { block_stride, page_bytes });
-        }
+        let (layers, planes) = (chunk.layers(), chunk.planes());
         if page_bases.len() as u64 != u64::from(layers) * u64::from(planes) {
             return Err(GeometryError::PageBases { given: page_bases.len(), layers, planes });
         }
-        let last_block = u64::from(num_blocks - 1).checked_mul(block_stride);
-        let names = (0..layers).flat_map(|layer| (0..planes).map(move |plane| (layer, plane)));
-        for ((layer, plane), &base) in names.zip(&page_bases) {
-            let end = last_block
-                .and_then(|offset| offset.checked_add(base)?.checked_add(page_bytes))
-                .ok_or(GeometryError::Overflow { layer, plane })?;
-            if end > device_bytes {
-                return Err(GeometryError::BeyondDevice { layer, plane, end, device_bytes });
-            }
-        }
-        if let Some((first, second)) = overlap(&page_bases, num_blocks, block_stride, page_bytes) {
-            return Err(GeometryError::PagesOverlap { first, second });
-        }
-        let page_bases = page_bases.into_boxed_slice();
-        Ok(Self { chunk: *chunk, num_blocks, block_stride, page_bases, device_bytes })
+        let layers = (0..layers).flat_map(|layer| (0..planes).map(move |_| layer));
+        let pages = layers.zip(page_bases).map(|(layer, &base)| {
+            PageRef::new(layer, RegionId(0), base, chunk.page_bytes()).with_block_stride(block_stride)
+        });
+        Self::of_one(device_bytes, GroupSpec::new(num_blocks, chunk.blocks_per_chunk(), pages.collect()))
     }
 
-    /// The chunks that blocks of this layout are gathered into.
-    pub fn chunk(&self) -> &ChunkLayout {
-        &self.chunk
+    fn of_one(device_bytes: u64, group: GroupSpec) -> Result<Self, GeometryError> {
+        Self::new(&[(RegionId(0), device_bytes)], &[group])
     }
 
-    /// Blocks the device has.
-    pub fn num_blocks(&self) -> u32 {
-        self.num_blocks
+    /// The groups, in the order of their indices.
+    pub fn groups(&self) -> &[GroupLayout] {
+        &self.groups
     }
 
-    /// Bytes from a block's page to the next block's page in the same plane.
-    pub fn block_stride(&self) -> u64 {
-        self.block_stride
+    /// A group, if there is one of that index.
+    pub fn group(&self, group: GroupIdx) -> Option<&GroupLayout> {
+        self.groups.get(usize::try_from(group.0).ok()?)
     }
 
-    /// Byte offsets of block 0's pages, in `[layer][plane]` order.
-    pub fn page_bases(&self) -> &[u64] {
-        &self.page_bases
+    /// The regions in the order of their ids, each with its bytes.
+    pub fn regions(&self) -> &[(RegionId, u64)] {
+        &self.regions
     }
 
-    /// Bytes of the device's KV memory.
-    pub fn device_bytes(&self) -> u64 {
-        self.device_bytes
+    /// Bytes of a region, if it is one of the layout's.
+    pub fn region_bytes(&self, region: RegionId) -> Option<u64> {
+        region_bytes(&self.regions, region)
     }
 
-    /// Where the page of `block` starts in the plane at `page_bases()[plane_index]`, in bytes, or `None` if there
-    /// is no such block or plane.
-    pub fn page_offset(&self, plane_index: usize, block: BlockId) -> Option<u64> {
-        let base = *self.page_bases.get(plane_index)?;
-        (block.0 < self.num_blocks).then(|| base + u64::from(block.0) * self.block_stride)
+    /// Where the page of `block` starts in a plane of a group: planes are counted over the group's page references in
+    /// their order. `None` if there is no such group, plane or block.
+    pub fn page_offset(&self, group: GroupIdx, plane: usize, block: BlockId) -> Option<u64> {
+        self.group(group)?.page_offset(plane, block)
     }
 }
 
-/// The bases of all planes, in `[layer][plane]` order.
-fn bases(chunk: &ChunkLayout, base: impl Fn(u32, u32) -> Option<u64>) -> Result<Vec<u64>, GeometryError> {
-    (0..chunk.layers())
-        .flat_map(|layer| (0..chunk.planes()).map(move |plane| (layer, plane)))
-        .map(|(layer, plane)| base(layer, plane).ok_or(GeometryError::Overflow { layer, plane }))
-        .collect()
+/// Bytes of a region. The regions are in the order of their ids.
+fn region_bytes(regions: &[(RegionId, u64)], region: RegionId) -> Option<u64> {
+    let nth = regions.binary_search_by_key(&region, |&(region, _)| region).ok()?;
+    Some(regions[nth].1)
 }
 
-/// The place of a plane in `[layer][plane]` order.
-fn plane_index(chunk: &ChunkLayout, layer: u32, plane: u32) -> Option<u64> {
-    u64::from(layer).checked_mul(u64::from(chunk.planes()))?.checked_add(u64::from(plane))
+/// The layers of `chunk`, one after the other from byte 0 of region 0 on.
+fn in_a_row(chunk: &ChunkLayout, num_blocks: u32) -> Vec<LayerTensor> {
+    let block_bytes = chunk.page_bytes().saturating_mul(u64::from(chunk.planes()));
+    let layer_bytes = block_bytes.saturating_mul(u64::from(num_blocks));
+    (0..chunk.layers()).map(|layer| tensor(layer, layer_bytes.saturating_mul(u64::from(layer)))).collect()
 }
 
-/// The stride of blocks that are `pages` pages long.
-fn stride(chunk: &ChunkLayout, pages: u64) -> Result<u64, GeometryError> {
-    pages.checked_mul(chunk.page_bytes()).ok_or(GeometryError::Overflow { layer: 0, plane: 0 })
-}
-
-/// Two planes that share bytes, if any do. All pages were found to end within 64 bits.
-fn overlap(bases: &[u64], num_blocks: u32, block_stride: u64, page_bytes: u64) -> Option<(usize, usize)> {
-    let mut sorted: Vec<(u64, usize)> = bases.iter().copied().zip(0..).collect();
-    sorted.sort_unstable();
-    let span = u64::from(num_blocks - 1) * block_stride + page_bytes;
-    for (nth, &(base, first)) in sorted.iter().enumerate() {
-        // Only planes that begin before this one's last page ends can share a byte with it.
-        for &(other, second) in sorted[nth + 1..].iter().take_while(|&&(other, _)| other - base < span) {
-            let distance = other - base;
-            // The pages of blocks `b` and `b + k` are `distance - k * block_stride` apart: nearest for these two k.
-            let (blocks, behind) = (distance / block_stride, distance % block_stride);
-            let near_below = behind < page_bytes && blocks < u64::from(num_blocks);
-            let near_above = block_stride - behind < page_bytes && blocks + 1 < u64::from(num_blocks);
-            if near_below || near_above {
-                return Some((first.min(second), first.max(second)));
-            }
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chunk() -> ChunkLayout {
-        ChunkLayout::new(2, 2, 8, 2).unwrap()
-    }
-
-    #[test]
-    fn each_usual_layout_puts_a_page_where_its_picture_says() {
-        let chunk = chunk();
-        // Page of block 1 in layer 1, plane 0 among 3 blocks: plane index 2.
-        let layer_first = BlockLayout::layer_first(&chunk, 3, 96).unwrap();
-        assert_eq!(layer_first.page_offset(2, BlockId(1)), Some((2 * 3 + 1) * 8));
-        let interleaved = BlockLayout::layer_first_interleaved(&chunk, 3, 96).unwrap();
-        assert_eq!(interleaved.page_offset(2, BlockId(1)), Some((3 + 1) * 2 * 8));
-        let block_first = BlockLayout::block_first(&chunk, 3, 96).unwrap();
-        assert_eq!(block_first.page_offset(2, BlockId(1)), Some((4 + 2) * 8));
-        assert_eq!(block_first.page_offset(2, BlockId(3)), None);
-        assert_eq!(block_first.page_offset(4, BlockId(0)), None);
-    }
-
-    #[test]
-    fn a_layout_that_ends_with_the_device_fits_and_one_byte_less_does_not() {
-        let chunk = chunk();
-        for make in [BlockLayout::layer_first, BlockLayout::layer_first_interleaved, BlockLayout::block_first]
-        {
-            assert!(make(&chunk, 3, 96).is_ok());
-            let error = make(&chunk, 3, 95).unwrap_err();
-            assert!(
-                matches!(error, GeometryError::BeyondDevice { end: 96, device_bytes: 95, .. }),
-                "{error}"
-            );
-            assert_eq!(make(&chunk, 0, 96), Err(GeometryError::Zero { field: "num_blocks" }));
-        }
-    }
-
-    #[test]
-    fn sizes_beyond_64_bits_are_errors() {
-        let chunk = ChunkLayout::new(2, 2, 1 << 61, 1).unwrap();
-        for make in [BlockLayout::layer_first, BlockLayout::layer_first_interleaved, BlockLayout::block_first]
-        {
-            let error = make(&chunk, u32::MAX, u64::MAX).unwrap_err();
-            assert!(matches!(error, GeometryError::Overflow { .. }), "{error}");
-        }
-        let bases = vec![u64::MAX - 4, 0, 1, 2];
-        let error = BlockLayout::with_page_bases(&self::chunk(), 1, 8, bases, u64::MAX).unwrap_err();
-        assert_eq!(error, GeometryError::Overflow { layer: 0, plane: 0 });
-    }
-
-    #[test]
-    fn a_wrong_number_of_bases_and_a_short_stride_are_errors() {
-        let error = BlockLayout::with_page_bases(&chunk(), 1, 8, vec![0, 8, 16], 96).unwrap_err();
-        assert_eq!(error, GeometryError::PageBases { given: 3, layers: 2, planes: 2 });
-        let error = BlockLayout::with_page_bases(&chunk(), 1, 7, vec![0, 8, 16, 24], 96).unwrap_err();
-        assert_eq!(error, GeometryError::StrideTooSmall { block_stride: 7, page_bytes: 8 });
-    }
-
-    /// Compares the overlap check with a map of all bytes, for every pair of bases.
-    #[test]
-    fn planes_overlap_exactly_if_two_pages_share_a_byte() {
-        let chunk = ChunkLayout::new(1, 2, 4, 1).unwrap();
-        for (num_blocks, stride) in [(1, 4), (1, 9), (2, 4), (3, 4), (3, 7), (3, 8), (4, 11)] {
-            for second in 0..60 {
-                for bases in [vec![20, second], vec![second, 20]] {
-                    let mut owners = [0; 128];
-                    for base in &bases {
-                        for block in 0..u64::from(num_blocks) {
-                            for byte in 0..4 {
-                                owners[usize::try_from(base + block * stride + byte).unwrap()] += 1;
-                            }
-                        }
-                    }
-                    let shared = owners.iter().any(|&owners| owners > 1);
-                    let made = BlockLayout::with_page_bases(&chunk, num_blocks, stride, bases.clone(), 128);
-                    let error = made.err();
-                    assert_eq!(
-                        error,
-                        shared.then_some(GeometryError::PagesOverlap { first: 0, second: 1 }),
-                        "{num_blocks} blocks, stride {stride}, bases {bases:?}"
-                    );
-                }
-            }
-        }
-    }
+fn tensor(layer: u32, offset: u64) -> LayerTensor {
+    LayerTensor { layer, region: RegionId(0), offset }
 }

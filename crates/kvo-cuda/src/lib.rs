@@ -13,12 +13,15 @@
 //!    ├──┼──┼──┼──┼──┼──┤            ◀──load───         ├──┼──┼──┼──┤
 //!    │  │b1│b2│  │b3│  │ layer 0, V                    │b1│b2│b3│..│ layer 0, V
 //!    └──┴──┴──┴──┴──┴──┘                               └──┴──┴──┴──┘
-//!     BlockLayout            CopyPlanner: CopyOps       ChunkLayout
+//!     BlockLayout            CopyPlanner: CopyOps       BlockLayout
 //! ```
 //!
-//! - A [`BlockLayout`] says where the engine keeps its blocks. It checks all of it once.
+//! - A [`BlockLayout`] says where the engine keeps its blocks and how they stand in a chunk, for all its KV cache groups.
+//!   It is made of [`GroupSpec`]s, which have a constructor for each usual arrangement, and checks all of it once.
 //! - A [`CopyPlanner`] turns chunks and blocks into the fewest copies, for whole chunks (stores) and for chunks of
-//!   which the GPU has, or needs, only a part (loads).
+//!   which the GPU has, or needs, only a part (loads), chunk by chunk or [layer by layer](CopyPlanner::plan_load_by_layer).
+//! - A [`Fingerprint`] names what the chunks of a layout are, so that a store that outlives the engine gives them to no
+//!   other. Ranks of different parallelism that share chunks have one, by [canonical pages](CanonicalPage).
 //! - A `HostDevice` is a [`DeviceBackend`](kvo_core::DeviceBackend) whose memory is host memory: asynchronous
 //!   lanes for stores and loads, a compute stream and fences between them. A whole system can be built, tested and
 //!   replayed on it.
@@ -31,16 +34,23 @@
 //!
 //! That loads as well as stores wait for compute answers two corruptions found in vLLM (issue 45704, PR 31341); that
 //! every copy is checked against both memories, another (PR 39617). Loads that begin inside a chunk follow vLLM
-//! issue 28950. Codes of dead devices are those of the CUDA driver API.
+//! issue 28950; that both sides of a copy may descend, PR 56110. Codes of dead devices are those of the CUDA driver API.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod fingerprint;
 mod layout;
 mod plan;
+#[cfg(test)]
+mod testing;
 
 pub use crate::{
-    error::{ComputeError, DeviceAccessError, GeometryError, HostDeviceError, PlanError},
-    layout::BlockLayout,
-    plan::{ChunkBlocks, CopyPlanner},
+    error::{ComputeError, DeviceAccessError, GeometryError, HostDeviceError, PageName, PlanError},
+    fingerprint::{ChunkIdentity, Fingerprint, Parallelism, RankOf},
+    layout::{
+        BlockLayout, ByteRun, CanonicalPage, ChunkPlace, GroupLayout, GroupSpec, LayerTensor, PagePlane,
+        PageRef,
+    },
+    plan::{Alignment, ChunkBlocks, CopyPlanner, HostPieces, LayerMarks, PlanOptions},
 };

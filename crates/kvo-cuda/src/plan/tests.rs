@@ -1,281 +1,279 @@
-use kvo_core::ChunkLayout;
-use proptest::prelude::*;
+use kvo_core::{BlockId, ChunkLayout, CopyOp, GroupIdx, RegionId, SlotId};
 
 use super::*;
+use crate::{
+    GroupLayout, GroupSpec, LayerTensor,
+    testing::{Case, Chunk, Random, with_seeds},
+};
 
-/// Bytes in front of the first page and behind the last one, which belong to no block.
-const GUARD_BYTES: u64 = 5;
+mod joins;
+mod refusals;
 
-/// A memory arrangement, with the address of a page worked out independently of [`BlockLayout`].
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    LayerFirst,
-    Interleaved,
-    BlockFirst,
-}
+const NUM_SLOTS: u32 = 12;
 
-const KINDS: [Kind; 3] = [Kind::LayerFirst, Kind::Interleaved, Kind::BlockFirst];
-
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    kind: Kind,
-    layers: u32,
-    planes: u32,
-    page_bytes: u64,
-    /// Unused bytes behind every page.
-    padding: u64,
-    num_blocks: u32,
-    blocks_per_chunk: u32,
-}
-
-impl Case {
-    fn chunk(&self) -> ChunkLayout {
-        ChunkLayout::new(self.layers, self.planes, self.page_bytes, self.blocks_per_chunk).unwrap()
-    }
-
-    fn device_bytes(&self) -> u64 {
-        let pages = u64::from(self.layers * self.planes * self.num_blocks);
-        pages * (self.page_bytes + self.padding) + 2 * GUARD_BYTES
-    }
-
-    fn page(&self, layer: u32, plane: u32, block: u32) -> u64 {
-        let nth = match self.kind {
-            Kind::LayerFirst => (layer * self.planes + plane) * self.num_blocks + block,
-            Kind::Interleaved => (layer * self.num_blocks + block) * self.planes + plane,
-            Kind::BlockFirst => (block * self.layers + layer) * self.planes + plane,
-        };
-        GUARD_BYTES + u64::from(nth) * (self.page_bytes + self.padding)
-    }
-
-    fn layout(&self) -> BlockLayout {
-        let stride_pages = match self.kind {
-            Kind::LayerFirst => 1,
-            Kind::Interleaved => self.planes,
-            Kind::BlockFirst => self.layers * self.planes,
-        };
-        let stride = u64::from(stride_pages) * (self.page_bytes + self.padding);
-        let names = (0..self.layers).flat_map(|layer| (0..self.planes).map(move |plane| (layer, plane)));
-        let bases = names.map(|(layer, plane)| self.page(layer, plane, 0)).collect();
-        BlockLayout::with_page_bases(&self.chunk(), self.num_blocks, stride, bases, self.device_bytes())
-            .unwrap()
-    }
-
-    /// The bytes that belong together, one pair of addresses a byte: device, then slot.
-    fn byte_map(&self, chunks: &[ChunkBlocks<'_>]) -> Vec<(u64, (u32, u64))> {
-        let mut map = Vec::new();
-        for chunk in chunks {
-            for (sub_block, block) in (chunk.skip..).zip(chunk.blocks) {
-                for layer in 0..self.layers {
-                    for plane in 0..self.planes {
-                        let row = (layer * self.planes + plane) * self.blocks_per_chunk + sub_block;
-                        for byte in 0..self.page_bytes {
-                            let device = self.page(layer, plane, block.0) + byte;
-                            map.push((device, (chunk.slot.0, u64::from(row) * self.page_bytes + byte)));
-                        }
-                    }
-                }
+/// Some blocks of each group in some order: ascending, descending, in runs or scattered. Blocks of a pool come once.
+fn blocks_of_groups(case: &Case, random: &mut Random) -> Vec<Vec<BlockId>> {
+    let groups = &case.groups;
+    let mut given: Vec<Vec<BlockId>> = Vec::new();
+    for (nth, group) in groups.iter().enumerate() {
+        let mut blocks: Vec<_> = (0..group.num_blocks).map(BlockId).collect();
+        match random.below(4) {
+            0 => {}
+            1 => blocks.reverse(),
+            2 => blocks.rotate_left(usize::try_from(random.below(u64::from(group.num_blocks))).unwrap()),
+            _ => random.shuffle(&mut blocks),
+        }
+        for (other, taken) in groups.iter().zip(&given).take(nth) {
+            if group.pool.is_some() && other.pool == group.pool {
+                blocks.retain(|block| !taken.contains(block));
             }
         }
-        map
+        // The other group of a pool needs some too.
+        let kept = if group.pool.is_some() { blocks.len().div_ceil(2) } else { blocks.len() };
+        given.push(blocks[..kept].to_vec());
+    }
+    given
+}
+
+/// Parts of chunks of all groups that a plan may load, every block once: any skip, any tail, some in pieces that stand
+/// side by side in some order.
+fn loads(case: &Case, random: &mut Random) -> Vec<Chunk> {
+    let mut chunks = Vec::new();
+    for (nth, blocks) in blocks_of_groups(case, random).into_iter().enumerate() {
+        let (group, per_chunk) = (GroupIdx(u32::try_from(nth).unwrap()), case.groups[nth].blocks_per_chunk);
+        let mut blocks = &blocks[..];
+        while !blocks.is_empty() {
+            let skip = random.between(0, per_chunk - 1);
+            let slot = SlotId(random.between(0, NUM_SLOTS - 1));
+            let num = random.between(1, per_chunk - skip) as usize;
+            let (of_chunk, rest) = blocks.split_at(num.min(blocks.len()));
+            blocks = rest;
+            let cut = usize::try_from(random.below(of_chunk.len() as u64)).unwrap();
+            let behind = skip + u32::try_from(cut).unwrap();
+            let parts = [(skip, &of_chunk[..cut]), (behind, &of_chunk[cut..])];
+            let mut parts = parts.map(|(skip, blocks)| Chunk { group, slot, skip, blocks: blocks.to_vec() });
+            random.shuffle(&mut parts);
+            chunks.extend(parts.into_iter().filter(|part| !part.blocks.is_empty()));
+        }
+    }
+    chunks
+}
+
+/// Whole chunks of all groups that a plan may store, every slot once; blocks repeat now and then.
+fn stores(case: &Case, random: &mut Random) -> Vec<Chunk> {
+    let mut slots: Vec<_> = (0..NUM_SLOTS).map(SlotId).collect();
+    random.shuffle(&mut slots);
+    let mut chunks = Vec::new();
+    for (nth, mut blocks) in blocks_of_groups(case, random).into_iter().enumerate() {
+        let (group, per_chunk) = (GroupIdx(u32::try_from(nth).unwrap()), case.groups[nth].blocks_per_chunk);
+        if random.one_in(4) {
+            blocks.extend_from_within(..);
+        }
+        let whole = blocks.chunks_exact(per_chunk as usize).zip(std::iter::from_fn(|| slots.pop()));
+        chunks.extend(whole.map(|(blocks, slot)| Chunk { group, slot, skip: 0, blocks: blocks.to_vec() }));
+    }
+    chunks
+}
+
+fn random_options(random: &mut Random) -> PlanOptions {
+    if random.one_in(2) {
+        return PlanOptions { mark_bytes_min: random.below(200), ..PlanOptions::default() };
+    }
+    let host_pieces = match random.below(3) {
+        0 => HostPieces::Whole,
+        1 => HostPieces::Each { bytes: 1 + random.below(150) },
+        _ => {
+            let mut borders: Vec<_> = (0..random.below(20)).map(|_| random.below(1500)).collect();
+            borders.sort_unstable();
+            borders.dedup();
+            HostPieces::Borders(borders)
+        }
+    };
+    PlanOptions {
+        piece_bytes_max: random.one_in(3).then(|| 1 + random.below(20)),
+        host_pieces,
+        mark_bytes_min: random.below(200),
     }
 }
 
-/// Plans, and compares the copies with the byte map: each byte once, none outside, no copy that could be joined
-/// with another.
-#[track_caller]
-fn check(case: &Case, skip: u32, slots: &[SlotId], blocks: &[BlockId], stored: bool) {
-    let num_slots = 1 + slots.iter().map(|slot| slot.0).max().unwrap_or(0);
-    let slot_bytes = case.chunk().chunk_bytes() + 3;
-    let mut planner = CopyPlanner::new(case.layout(), num_slots, slot_bytes).unwrap();
-    let chunks: Vec<_> = planner.spread(skip, slots, blocks).unwrap().collect();
-    let mut ops = Vec::new();
-    if stored { planner.plan_store(&chunks, &mut ops) } else { planner.plan_load(&chunks, &mut ops) }
-        .unwrap();
+fn slot_bytes(case: &Case, random: &mut Random) -> u64 {
+    let largest = case.layout().groups().iter().map(GroupLayout::chunk_bytes).max().unwrap();
+    largest + random.below(3)
+}
 
+/// Every byte of the map is copied once, from and to where it says, and no other.
+#[track_caller]
+fn assert_copies(case: &Case, chunks: &[ChunkBlocks<'_>], ops: &[CopyOp]) {
     let mut copied = Vec::new();
-    for op in &ops {
-        assert!(op.bytes > 0, "{case:?}: {op:?}");
-        assert!(op.device_offset + op.bytes <= case.device_bytes(), "{case:?}: {op:?}");
-        assert!(op.slot.0 < num_slots && op.slot_offset + op.bytes <= slot_bytes, "{case:?}: {op:?}");
-        copied
-            .extend((0..op.bytes).map(|byte| (op.device_offset + byte, (op.slot.0, op.slot_offset + byte))));
-        let joins = ops.iter().find(|next| {
-            next.slot == op.slot
-                && next.slot_offset == op.slot_offset + op.bytes
-                && next.device_offset == op.device_offset + op.bytes
-        });
-        assert_eq!(joins, None, "{case:?}: goes on from {op:?}");
+    for op in ops {
+        copied.extend(
+            (0..op.bytes)
+                .map(|byte| ((op.region.0, op.device_offset + byte), (op.slot.0, op.slot_offset + byte))),
+        );
     }
     // Sorted lists, not sets: a byte that was copied twice would be there twice.
     copied.sort_unstable();
-    let mut expected = case.byte_map(&chunks);
+    let mut expected = case.byte_map(chunks);
     expected.sort_unstable();
-    assert!(copied == expected, "{case:?}, skip {skip}, slots {slots:?}, blocks {blocks:?}: {ops:?}");
+    assert!(copied == expected, "{case:?}, {chunks:?}: {ops:?}");
 }
 
-/// `count` of the blocks 1 to 14, never the guard blocks 0 and 15.
-fn blocks(order: u32, count: u32) -> Vec<BlockId> {
-    let block = |nth: u32| match order {
-        0 => 1 + nth,
-        1 => 14 - nth,
-        // Pairs of neighbours, the pairs apart and descending.
-        2 => 13 - 3 * (nth / 2) % 14 + nth % 2,
-        // 3 generates the numbers modulo 14... less 0: all 14 come, scattered.
-        _ => 1 + (nth * 5 + 2) % 14,
+#[track_caller]
+fn assert_in_bounds(planner: &CopyPlanner, options: &PlanOptions, ops: &[CopyOp]) {
+    let borders = match &options.host_pieces {
+        HostPieces::Whole => Vec::new(),
+        HostPieces::Each { bytes } => (1..3000).map(|nth| nth * bytes).collect(),
+        HostPieces::Borders(borders) => borders.clone(),
     };
-    (0..count).map(block).map(BlockId).collect()
+    for op in ops {
+        let region = planner.layout().regions().iter().find(|(region, _)| *region == op.region);
+        let (_, region_bytes) = region.expect("the region is one that was given");
+        assert!(op.bytes > 0 && op.device_offset + op.bytes <= *region_bytes, "{op:?}");
+        assert!(op.slot.0 < NUM_SLOTS && op.slot_offset + op.bytes <= planner.slot_bytes, "{op:?}");
+        assert!(options.piece_bytes_max.is_none_or(|max| op.bytes <= max), "{op:?}");
+        let start = u64::from(op.slot.0) * planner.slot_bytes + op.slot_offset;
+        assert!(!borders.iter().any(|&border| start < border && border < start + op.bytes), "{op:?}");
+        assert!(planner.covers(op), "{op:?}");
+    }
+}
+
+/// Two copies of which one goes on where the other ends.
+fn joinable(ops: &[CopyOp]) -> Option<(&CopyOp, &CopyOp)> {
+    let goes_on = |op: &CopyOp, next: &CopyOp| {
+        next.slot == op.slot
+            && next.region == op.region
+            && next.slot_offset == op.slot_offset + op.bytes
+            && next.device_offset == op.device_offset + op.bytes
+    };
+    ops.iter().find_map(|op| Some((op, ops.iter().find(|next| goes_on(op, next))?)))
+}
+
+/// Whether the parts of each slot stand side by side in the list: only those are joined.
+fn each_slot_is_in_one_place(chunks: &[ChunkBlocks<'_>]) -> bool {
+    let mut slots: Vec<_> = chunks.iter().map(|chunk| (chunk.group, chunk.slot)).collect();
+    slots.dedup();
+    let num = slots.len();
+    slots.sort_unstable_by_key(|(_, slot)| *slot);
+    slots.dedup_by_key(|(_, slot)| *slot);
+    slots.len() == num
 }
 
 #[test]
-fn every_byte_is_copied_once_over_all_small_shapes() {
-    let slots = [SlotId(2), SlotId(0), SlotId(3)];
-    for kind in KINDS {
-        for (layers, planes, padding, blocks_per_chunk) in shapes([1, 2, 3], [1, 2], [0, 3], [1, 2, 3, 4]) {
-            let case =
-                Case { kind, layers, planes, page_bytes: 4, padding, num_blocks: 16, blocks_per_chunk };
-            for order in 0..4 {
-                let count = if order == 2 { 8 } else { 12 }.min(3 * blocks_per_chunk);
-                let whole = count / blocks_per_chunk;
-                let used = &slots[..whole as usize];
-                check(&case, 0, used, &blocks(order, whole * blocks_per_chunk), true);
-                for skip in 0..blocks_per_chunk {
-                    for tail in 0..blocks_per_chunk {
-                        let loaded = whole * blocks_per_chunk;
-                        let Some(loaded) = loaded.checked_sub(skip + tail).filter(|&loaded| loaded > 0)
-                        else {
-                            continue;
-                        };
-                        check(&case, skip, used, &blocks(order, loaded), false);
-                    }
-                }
+fn every_byte_is_copied_once_over_random_layouts() {
+    let (mut num_ops, mut num_usual) = (0, 0);
+    with_seeds(3_000, |random| {
+        let case = Case::random(random);
+        let options = random_options(random);
+        let slot_bytes = slot_bytes(&case, random);
+        let mut planner =
+            CopyPlanner::with_options(case.layout(), NUM_SLOTS, slot_bytes, options.clone()).unwrap();
+        for stored in [true, false] {
+            let chunks = if stored { stores(&case, random) } else { loads(&case, random) };
+            let chunks: Vec<_> = chunks.iter().map(Chunk::as_blocks).collect();
+            let mut ops = Vec::new();
+            if stored { planner.plan_store(&chunks, &mut ops) } else { planner.plan_load(&chunks, &mut ops) }
+                .unwrap();
+            assert_copies(&case, &chunks, &ops);
+            assert_in_bounds(&planner, &options, &ops);
+            let uncut = options.piece_bytes_max.is_none() && options.host_pieces == HostPieces::Whole;
+            if case.usual && uncut && each_slot_is_in_one_place(&chunks) {
+                assert_eq!(joinable(&ops), None, "{case:?}, {chunks:?}: {ops:?}");
+                num_usual += 1;
             }
+            num_ops += ops.len();
         }
-    }
+    });
+    eprintln!("{num_ops} copies; {num_usual} plans were searched for copies to join");
 }
 
-/// Every combination.
-fn shapes(
-    layers: [u32; 3],
-    planes: [u32; 2],
-    paddings: [u64; 2],
-    blocks_per_chunk: [u32; 4],
-) -> impl Iterator<Item = (u32, u32, u64, u32)> {
-    layers.into_iter().flat_map(move |layers| {
-        planes.into_iter().flat_map(move |planes| {
-            paddings.into_iter().flat_map(move |padding| {
-                blocks_per_chunk.into_iter().map(move |blocks| (layers, planes, padding, blocks))
-            })
-        })
-    })
+#[test]
+fn a_plan_by_layer_copies_the_same_bytes_and_each_part_only_its_layers() {
+    with_seeds(3_000, |random| {
+        let case = Case::random(random);
+        let options = random_options(random);
+        let slot_bytes = slot_bytes(&case, random);
+        let mut planner =
+            CopyPlanner::with_options(case.layout(), NUM_SLOTS, slot_bytes, options.clone()).unwrap();
+        let chunks = loads(&case, random);
+        let chunks: Vec<_> = chunks.iter().map(Chunk::as_blocks).collect();
+        let (mut ops, mut marks) = (Vec::new(), LayerMarks::default());
+        planner.plan_load_by_layer(&chunks, &mut ops, &mut marks).unwrap();
+        assert_copies(&case, &chunks, &ops);
+        assert_in_bounds(&planner, &options, &ops);
+        assert_marks(&case, &chunks, &ops, &marks, options.mark_bytes_min);
+    });
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_byte_is_copied_once_for_any_shape(
-        kind in 0..3_usize,
-        (layers, planes, blocks_per_chunk) in (1..5_u32, 1..4_u32, 1..6_u32),
-        (page_bytes, padding) in (1..9_u64, 0..4_u64),
-        order in Just((0..24).map(BlockId).collect::<Vec<_>>()).prop_shuffle(),
-        slots in Just((0..24).map(SlotId).collect::<Vec<_>>()).prop_shuffle(),
-        (skip, count) in (0..6_u32, 1..20_usize),
-        descending in any::<bool>(),
-    ) {
-        let case = Case {
-            kind: KINDS[kind], layers, planes, page_bytes, padding, num_blocks: 24, blocks_per_chunk,
-        };
-        let mut blocks = order[..count].to_vec();
-        if descending {
-            blocks.sort_unstable_by(|one, next| next.cmp(one));
+/// The marks ascend, end with the plan, and each part has all bytes of its layers, no others, and enough.
+#[track_caller]
+fn assert_marks(case: &Case, chunks: &[ChunkBlocks<'_>], ops: &[CopyOp], marks: &LayerMarks, bytes_min: u64) {
+    assert_eq!(marks.ends.len(), marks.last_layers.len());
+    assert_eq!(marks.ends.last().copied().unwrap_or(0) as usize, ops.len());
+    assert!(marks.last_layers.is_sorted_by(|one, next| one < next), "{marks:?}");
+    let (mut start, mut first_layer) = (0, 0);
+    for (&end, &last_layer) in marks.ends.iter().zip(&marks.last_layers) {
+        let part = &ops[start..end as usize];
+        let bytes: u64 = part.iter().map(|op| op.bytes).sum();
+        assert!(bytes >= bytes_min || marks.ends.len() == 1, "{bytes} of {bytes_min}: {marks:?}");
+        assert!(bytes > 0, "{marks:?}");
+        // The same groups without the pages of other layers, at the places that the pages have.
+        let mut only = case.clone();
+        let layout = case.layout();
+        for (nth, group) in only.groups.iter_mut().enumerate() {
+            let of_group = layout.groups()[nth].planes();
+            for (page_nth, page) in group.pages.iter_mut().enumerate() {
+                let planes: Vec<_> = of_group.iter().filter(|plane| plane.page == page_nth).collect();
+                page.place = Some(crate::ChunkPlace {
+                    offset: planes[0].chunk_offset,
+                    plane_stride: planes
+                        .get(1)
+                        .map_or(0, |plane| plane.chunk_offset - planes[0].chunk_offset),
+                    block_stride: planes[0].chunk_block_stride,
+                });
+            }
+            group.pages.retain(|page| (first_layer..=last_layer).contains(&page.layer));
         }
-        let skip = skip % blocks_per_chunk;
-        let num_slots = (count + skip as usize).div_ceil(blocks_per_chunk as usize);
-        check(&case, skip, &slots[..num_slots], &blocks, false);
-        let whole = count / blocks_per_chunk as usize;
-        check(&case, 0, &slots[..whole], &blocks[..whole * blocks_per_chunk as usize], true);
+        assert_copies(&only, chunks, part);
+        (start, first_layer) = (end as usize, last_layer + 1);
     }
 }
 
 #[test]
-fn a_whole_block_is_one_copy_if_both_sides_keep_it_together() {
-    let chunk = ChunkLayout::new(3, 2, 16, 1).unwrap();
-    let layout = BlockLayout::block_first(&chunk, 8, 8 * 96).unwrap();
-    let mut planner = CopyPlanner::new(layout, 2, 96).unwrap();
-    let mut ops = Vec::new();
-    planner.plan_store(&[ChunkBlocks { slot: SlotId(1), skip: 0, blocks: &[BlockId(5)] }], &mut ops).unwrap();
-    assert_eq!(
-        ops,
-        [CopyOp { region: RegionId(0), device_offset: 5 * 96, slot: SlotId(1), slot_offset: 0, bytes: 96 }]
-    );
-}
+fn parts_have_whole_layers_of_all_groups_and_what_is_left_goes_with_the_last() {
+    // Layers 0 to 4 of 100 bytes a block in group 0, layers 1 and 6 of 30 in group 1.
+    let tensor = |layer: u32| LayerTensor { layer, region: RegionId(layer), offset: 0 };
+    let chunk = ChunkLayout::new(5, 1, 100, 1).unwrap();
+    let full = GroupSpec::layer_first(&chunk, 4, &[0, 1, 2, 3, 4].map(tensor));
+    let chunk = ChunkLayout::new(2, 1, 30, 1).unwrap();
+    let other = |layer| LayerTensor { offset: 400, ..tensor(layer) };
+    let window = GroupSpec::layer_first(&chunk, 4, &[1, 6].map(other));
+    let regions: Vec<_> = (0..7).map(|region| (RegionId(region), 600)).collect();
+    let layout = BlockLayout::new(&regions, &[full, window]).unwrap();
 
-#[test]
-fn neighbouring_blocks_are_one_copy_a_plane_and_descending_ones_are_not() {
-    let chunk = ChunkLayout::new(3, 2, 16, 4).unwrap();
-    let layout = BlockLayout::layer_first(&chunk, 8, 8 * 96).unwrap();
-    let mut planner = CopyPlanner::new(layout, 2, 4 * 96).unwrap();
-    let mut ops = Vec::new();
-    for (blocks, num_ops) in [([2, 3, 4, 5], 6), ([2, 3, 6, 7], 12), ([5, 4, 3, 2], 24)] {
-        ops.clear();
-        let blocks = blocks.map(BlockId);
-        planner.plan_load(&[ChunkBlocks { slot: SlotId(0), skip: 0, blocks: &blocks }], &mut ops).unwrap();
-        assert_eq!(ops.len(), num_ops, "{blocks:?}");
-    }
-}
-
-#[test]
-fn a_plan_that_cannot_be_made_names_its_chunk_and_adds_no_copy() {
-    let chunk = ChunkLayout::new(1, 1, 8, 2).unwrap();
-    let layout = BlockLayout::layer_first(&chunk, 4, 32).unwrap();
-    let mut planner = CopyPlanner::new(layout, 3, 16).unwrap();
-    let before = CopyOp { region: RegionId(0), device_offset: 0, slot: SlotId(0), slot_offset: 0, bytes: 1 };
-    let mut ops = vec![before];
-    let [b0, b1, b2, b4] = [0, 1, 2, 4].map(BlockId);
-    let good = ChunkBlocks { slot: SlotId(0), skip: 0, blocks: &[b0, b1] };
-
-    let mut check = |stored: bool, slot: u32, skip: u32, blocks: &[BlockId], expected: PlanError| {
-        let chunks = [good, ChunkBlocks { slot: SlotId(slot), skip, blocks }];
-        let plan =
-            if stored { planner.plan_store(&chunks, &mut ops) } else { planner.plan_load(&chunks, &mut ops) };
-        assert_eq!(plan, Err(expected));
-        assert_eq!(ops, [before]);
+    let blocks = [BlockId(2)];
+    let chunk = |group| ChunkBlocks { group: GroupIdx(group), slot: SlotId(group), skip: 0, blocks: &blocks };
+    let check = |bytes_min, groups: &[u32], ends: &[u32], last_layers: &[u32]| {
+        let options = PlanOptions { mark_bytes_min: bytes_min, ..PlanOptions::default() };
+        let mut planner = CopyPlanner::with_options(layout.clone(), 2, 500, options).unwrap();
+        let chunks: Vec<_> = groups.iter().map(|&group| chunk(group)).collect();
+        let (mut ops, mut marks) = (Vec::new(), LayerMarks::default());
+        planner.plan_load_by_layer(&chunks, &mut ops, &mut marks).unwrap();
+        assert_eq!((&marks.ends[..], &marks.last_layers[..]), (ends, last_layers), "{ops:?}");
     };
-    for stored in [true, false] {
-        let unknown = PlanError::UnknownSlot { chunk: 1, slot: SlotId(3), num_slots: 3 };
-        check(stored, 3, 0, &[b2, b1], unknown);
-        let unknown = PlanError::UnknownBlock { chunk: 1, block: b4, num_blocks: 4 };
-        check(stored, 1, 0, &[b2, b4], unknown);
-    }
-    let not_whole =
-        |skip, num_blocks| PlanError::NotWhole { chunk: 1, skip, num_blocks, blocks_per_chunk: 2 };
-    check(true, 1, 1, &[b2], not_whole(1, 1));
-    check(true, 1, 0, &[b2], not_whole(0, 1));
-    check(true, 1, 0, &[b0, b1, b2], not_whole(0, 3));
-    check(true, 0, 0, &[b2, b2], PlanError::RepeatedSlot { chunk: 1, slot: SlotId(0) });
-
-    let beyond =
-        |skip, num_blocks| PlanError::BeyondChunk { chunk: 1, skip, num_blocks, blocks_per_chunk: 2 };
-    check(false, 1, 0, &[], PlanError::NoBlocks { chunk: 1 });
-    check(false, 1, 1, &[b2, b1], beyond(1, 2));
-    check(false, 1, u32::MAX, &[b2], beyond(u32::MAX, 1));
-    check(false, 1, 0, &[b2, b1], PlanError::RepeatedBlock { chunk: 1, block: b1 });
+    check(0, &[0, 1], &[1, 3, 4, 5, 6, 7], &[0, 1, 2, 3, 4, 6]);
+    check(100, &[0, 1], &[1, 3, 4, 5, 7], &[0, 1, 2, 3, 6]);
+    check(101, &[0, 1], &[3, 5, 7], &[1, 3, 6]);
+    check(331, &[0, 1], &[7], &[6]);
+    check(30, &[1], &[1, 2], &[1, 6]);
+    check(31, &[1], &[2], &[6]);
+    check(0, &[], &[], &[]);
 }
 
 #[test]
-fn only_sources_may_repeat() {
-    let chunk = ChunkLayout::new(1, 1, 8, 1).unwrap();
-    let layout = BlockLayout::layer_first(&chunk, 4, 32).unwrap();
-    let mut planner = CopyPlanner::new(layout, 3, 8).unwrap();
-    let [b0, b1] = [0, 1].map(BlockId);
-    let mut ops = Vec::new();
-    let to_two_slots =
-        [0, 1].map(|slot| ChunkBlocks { slot: SlotId(slot), skip: 0, blocks: std::slice::from_ref(&b0) });
-    planner.plan_store(&to_two_slots, &mut ops).unwrap();
-    let to_two_blocks =
-        [&b0, &b1].map(|block| ChunkBlocks { slot: SlotId(0), skip: 0, blocks: std::slice::from_ref(block) });
-    planner.plan_load(&to_two_blocks, &mut ops).unwrap();
-    assert_eq!(ops.len(), 4);
+fn a_layer_waits_for_the_mark_of_its_part() {
+    let marks = LayerMarks { ends: vec![4, 8, 9], last_layers: vec![1, 2, 6] };
+    let of_layers: Vec<_> = (0..8).map(|layer| marks.mark_of(layer)).collect();
+    assert_eq!(of_layers, [Some(0), Some(0), Some(1), Some(2), Some(2), Some(2), Some(2), None]);
 }
 
 #[test]
@@ -288,7 +286,7 @@ fn a_run_spreads_only_over_the_slots_it_needs() {
     for skip in 0..6 {
         for num_slots in 0..5 {
             for num_blocks in 0..=16 {
-                let spread = planner.spread(skip, &slots[..num_slots], &blocks[..num_blocks]);
+                let spread = planner.spread(GroupIdx(0), skip, &slots[..num_slots], &blocks[..num_blocks]);
                 let all = skip as usize + num_blocks;
                 let fits = match num_slots {
                     0 => skip == 0 && num_blocks == 0,
@@ -312,10 +310,21 @@ fn a_run_spreads_only_over_the_slots_it_needs() {
 }
 
 #[test]
-fn a_slot_that_does_not_hold_a_chunk_is_refused() {
-    let chunk = ChunkLayout::new(1, 2, 8, 2).unwrap();
-    let layout = BlockLayout::layer_first(&chunk, 4, 64).unwrap();
-    let error = CopyPlanner::new(layout.clone(), 1, 31).unwrap_err();
-    assert_eq!(error, GeometryError::SlotTooSmall { slot_bytes: 31, chunk_bytes: 32 });
-    assert_eq!(CopyPlanner::new(layout, 0, 32).unwrap_err(), GeometryError::Zero { field: "num_slots" });
+fn the_alignment_is_of_all_three_numbers() {
+    let chunk = ChunkLayout::new(1, 1, 48, 2).unwrap();
+    let layout = BlockLayout::layer_first(&chunk, 4, 192).unwrap();
+    let op = CopyOp { region: RegionId(0), device_offset: 48, slot: SlotId(1), slot_offset: 48, bytes: 48 };
+    let check = |slot_bytes, op: CopyOp, alignment| {
+        let planner = CopyPlanner::new(layout.clone(), 4, slot_bytes).unwrap();
+        let other = CopyOp { slot: SlotId(2), ..op };
+        assert_eq!(planner.alignment(&[other, op]), alignment, "{op:?}");
+    };
+    check(96, op, Alignment::Sixteen);
+    check(104, op, Alignment::Eight);
+    check(97, op, Alignment::One);
+    check(96, CopyOp { device_offset: 8, ..op }, Alignment::Eight);
+    check(96, CopyOp { slot_offset: 40, ..op }, Alignment::Eight);
+    check(96, CopyOp { bytes: 24, ..op }, Alignment::Eight);
+    check(96, CopyOp { bytes: 20, ..op }, Alignment::One);
+    assert_eq!([Alignment::One, Alignment::Eight, Alignment::Sixteen].map(Alignment::bytes), [1, 8, 16]);
 }
