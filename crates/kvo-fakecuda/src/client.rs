@@ -412,7 +412,7 @@ impl FakeDriver {
 
     /// Reads memory of a device past the driver. False if it is not of one allocation.
     pub fn read_device(&self, address: u64, bytes: &mut [u8]) -> bool {
-        let shadow = (self.controls.shadow)(address, bytes.len() as u64);
+        let shadow = (self.controls.shadow)(address, bytes.len() as u64, false);
         if shadow != 0 {
             library::read_shadow(shadow, bytes);
         }
@@ -421,11 +421,19 @@ impl FakeDriver {
 
     /// Writes memory of a device past the driver. False if it is not of one allocation.
     pub fn write_device(&self, address: u64, bytes: &[u8]) -> bool {
-        let shadow = (self.controls.shadow)(address, bytes.len() as u64);
+        let shadow = (self.controls.shadow)(address, bytes.len() as u64, false);
         if shadow != 0 {
             library::write_shadow(shadow, bytes);
         }
         shadow != 0
+    }
+
+    /// Writes memory of a device wherever it is, red zones too, as a kernel with a bug does.
+    #[track_caller]
+    pub fn spoil_device(&self, address: u64, bytes: &[u8]) {
+        let shadow = (self.controls.shadow)(address, bytes.len() as u64, true);
+        assert!(shadow != 0, "{address:#x} is no address of a device");
+        library::write_shadow(shadow, bytes);
     }
 
     fn count(self, count: Count) -> u64 {

@@ -9,7 +9,7 @@ use crate::{
     state::driver,
     streams::Stream,
     symbols::SYMBOLS,
-    wire::{self, Controls, Count, Held, Item, List, Setting},
+    wire::{self, Controls, Count, Held, Item, List, Setting, native},
     work::{Compute, Work},
 };
 
@@ -177,13 +177,12 @@ extern "C" fn compute(stream: u64, work: u32, address: u64, bytes: u64, seed: u6
     enqueued.map_or_else(|code| code.0, |_| 0)
 }
 
-extern "C" fn shadow(address: u64, bytes: u64) -> u64 {
+extern "C" fn shadow(address: u64, bytes: u64, anywhere: bool) -> u64 {
     let state = driver().lock();
-    let Some((device, start, length)) = state.allocation_at(address) else { return 0 };
-    if bytes > start + length as u64 - address {
-        return 0;
-    }
-    let span = usize::try_from(bytes).ok().and_then(|bytes| state.arenas[device].span(address, bytes));
+    let allocation = state.allocation_at(address);
+    let is_inside = allocation.is_some_and(|(_, start, length)| bytes <= start + length as u64 - address);
+    let device = state.device_at(address).filter(|_| is_inside || anywhere);
+    let span = device.and_then(|device| state.arenas[device].span(address, native(bytes)));
     span.map_or(0, Span::address)
 }
 

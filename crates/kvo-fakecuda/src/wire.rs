@@ -133,8 +133,8 @@ pub(crate) struct Controls {
     pub(crate) forget: extern "C" fn(list: u32),
     pub(crate) compute:
         extern "C" fn(stream: u64, work: u32, address: u64, bytes: u64, seed: u64, delay_us: u64) -> u32,
-    /// Where bytes of a device really are; 0 if they are not of one allocation.
-    pub(crate) shadow: extern "C" fn(address: u64, bytes: u64) -> u64,
+    /// Where bytes of a device really are; 0 if they are not of one allocation, or not of one device if that is enough.
+    pub(crate) shadow: extern "C" fn(address: u64, bytes: u64, anywhere: bool) -> u64,
     pub(crate) check_red_zones: extern "C" fn(),
 }
 

@@ -118,6 +118,12 @@ fn pointer_attribute(data: *mut c_void, attribute: u32, address: u64) -> Outcome
     }
 }
 
+/// Whether cudarc finds a driver.
+pub fn is_present() -> bool {
+    // SAFETY: it looks whether a library can be opened, whose initialisers are a driver's.
+    unsafe { sys::is_culib_present() }
+}
+
 /// A function by its name, past cudarc's table, which differs from version to version.
 pub fn symbol<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: the library is loaded, as the caller has seen to.
