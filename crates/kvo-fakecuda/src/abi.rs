@@ -24,6 +24,8 @@ impl Code {
     pub const INVALID_CONTEXT: Self = Self(201);
     /// The PTX could not be read.
     pub const INVALID_PTX: Self = Self(218);
+    /// The PTX is newer than the driver.
+    pub const UNSUPPORTED_PTX_VERSION: Self = Self(222);
     /// The handle is no stream, event, module or function.
     pub const INVALID_HANDLE: Self = Self(400);
     /// The module has no such function.
@@ -32,10 +34,16 @@ impl Code {
     pub const NOT_READY: Self = Self(600);
     /// Sticky: a kernel or a copy touched what it may not.
     pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// The launch needs more than there is; not sticky.
+    pub const LAUNCH_OUT_OF_RESOURCES: Self = Self(701);
+    /// Sticky: a kernel ran too long.
+    pub const LAUNCH_TIMEOUT: Self = Self(702);
     /// Memory is registered already.
     pub const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     /// Memory is not registered.
     pub const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
+    /// Sticky: an access at an address that is no multiple of its size.
+    pub const MISALIGNED_ADDRESS: Self = Self(716);
     /// Sticky: the launch failed.
     pub const LAUNCH_FAILED: Self = Self(719);
     /// The call is not allowed here, as from a host function.
@@ -133,8 +141,11 @@ pub(crate) fn error_name(code: u32) -> &'static core::ffi::CStr {
         500 => c"CUDA_ERROR_NOT_FOUND",
         600 => c"CUDA_ERROR_NOT_READY",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        701 => c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        702 => c"CUDA_ERROR_LAUNCH_TIMEOUT",
         712 => c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
         713 => c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        716 => c"CUDA_ERROR_MISALIGNED_ADDRESS",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
         800 => c"CUDA_ERROR_NOT_PERMITTED",
         801 => c"CUDA_ERROR_NOT_SUPPORTED",

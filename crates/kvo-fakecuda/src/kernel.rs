@@ -1,71 +1,38 @@
-//! Modules and kernels. What executes PTX is behind [`Interpreter`], and chosen in one place, [`interpreter`].
+//! Modules and kernels: what PTX declares, and how it runs.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use kvo_ptx::{BadAddress, Fault, Kernel, Memory, Module};
 
 use crate::{
     abi::{Code, Done},
     copy::Side,
     memory::Span,
-    ptx::Declarations,
     state::{Driver, State},
     tally,
 };
 
-/// Where a kernel's parameter lies in its block of parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parameter {
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-}
-
-/// What reads PTX.
-pub(crate) trait Interpreter: Sync {
-    /// # Errors
-    /// [`Code::INVALID_PTX`] for what is no module.
-    fn load(&self, ptx: &str) -> Result<Box<dyn Program>, Code>;
-}
-
-/// A module.
-pub(crate) trait Program: Send {
-    fn kernel(&self, name: &str) -> Option<Arc<dyn Kernel>>;
-}
-
-/// A kernel of a module.
-pub(crate) trait Kernel: Send + Sync {
-    /// Every parameter that the PTX declares, in its order.
-    fn parameters(&self) -> &[Parameter];
-
-    /// Runs all threads of a grid.
-    ///
-    /// # Errors
-    /// A sticky code: what the device dies of.
-    fn launch(&self, grid: [u32; 3], block: [u32; 3], parameters: &[u8], memory: &dyn KernelMemory) -> Done;
-}
-
-/// What a kernel reaches.
-#[expect(dead_code, reason = "for what executes PTX")]
-pub(crate) trait KernelMemory {
-    /// # Errors
-    /// [`Code::ILLEGAL_ADDRESS`].
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Done;
-
-    /// # Errors
-    /// [`Code::ILLEGAL_ADDRESS`].
-    fn write(&self, address: u64, bytes: &[u8]) -> Done;
-}
-
-/// What executes the PTX of this driver.
-fn interpreter() -> &'static dyn Interpreter {
-    &Declarations
-}
+/// The newest PTX that a driver reads, by its version: since which it is that.
+const PTX_OF_DRIVER: [(i32, (u32, u32)); 10] = [
+    (11_080, (7, 8)),
+    (12_000, (8, 0)),
+    (12_010, (8, 1)),
+    (12_020, (8, 2)),
+    (12_030, (8, 3)),
+    (12_040, (8, 4)),
+    (12_050, (8, 5)),
+    (12_080, (8, 7)),
+    (12_090, (8, 8)),
+    (13_000, (9, 0)),
+];
 
 /// The modules and functions of all contexts.
 #[derive(Default)]
 pub(crate) struct Modules {
     /// With their contexts.
-    modules: BTreeMap<u64, (u64, Box<dyn Program>)>,
+    modules: BTreeMap<u64, (u64, Module)>,
     /// With their modules.
-    functions: BTreeMap<u64, (u64, Arc<dyn Kernel>)>,
+    functions: BTreeMap<u64, (u64, Arc<Kernel>)>,
 }
 
 impl Modules {
@@ -86,9 +53,17 @@ impl Modules {
 
 impl State {
     pub(crate) fn load_module(&mut self, context: u64, ptx: &str) -> Result<u64, Code> {
-        let program = interpreter().load(ptx)?;
+        let module = Module::parse(ptx).map_err(|error| {
+            // A real driver has a log for this.
+            eprintln!("kvo-fakecuda: the PTX is refused: {error}");
+            Code::INVALID_PTX
+        })?;
+        let known = PTX_OF_DRIVER.iter().rev().find(|(since, _)| *since <= self.config.driver_version);
+        if known.is_none_or(|(_, newest)| module.version() > *newest) {
+            return Err(Code::UNSUPPORTED_PTX_VERSION);
+        }
         let handle = self.new_handle();
-        self.modules.modules.insert(handle, (context, program));
+        self.modules.modules.insert(handle, (context, module));
         Ok(handle)
     }
 
@@ -100,13 +75,13 @@ impl State {
 
     pub(crate) fn function_of(&mut self, module: u64, name: &str) -> Result<u64, Code> {
         let (_, program) = self.modules.modules.get(&module).ok_or(Code::INVALID_HANDLE)?;
-        let kernel = program.kernel(name).ok_or(Code::NOT_FOUND)?;
+        let kernel = Arc::new(program.kernel(name).ok_or(Code::NOT_FOUND)?.clone());
         let handle = self.new_handle();
         self.modules.functions.insert(handle, (module, kernel));
         Ok(handle)
     }
 
-    pub(crate) fn kernel(&self, function: u64) -> Result<Arc<dyn Kernel>, Code> {
+    pub(crate) fn kernel(&self, function: u64) -> Result<Arc<Kernel>, Code> {
         let (_, kernel) = self.modules.functions.get(&function).ok_or(Code::INVALID_HANDLE)?;
         Ok(Arc::clone(kernel))
     }
@@ -116,7 +91,7 @@ impl State {
 pub(crate) struct Launch {
     pub(crate) context: u64,
     pub(crate) function: u64,
-    pub(crate) kernel: Arc<dyn Kernel>,
+    pub(crate) kernel: Arc<Kernel>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) parameters: Vec<u8>,
@@ -132,7 +107,21 @@ impl Launch {
     pub(crate) fn run(&self, driver: &'static Driver) -> Done {
         let memory = Reach { driver, context: self.context };
         driver.lock().tally.launches += 1;
-        self.kernel.launch(self.grid, self.block, &self.parameters, &memory)
+        let launched = self.kernel.launch(self.grid, self.block, &self.parameters, &memory);
+        launched.map(|_| ()).map_err(|fault| {
+            eprintln!("kvo-fakecuda: the kernel {} ends: {fault}", self.kernel.name());
+            code_of(&fault)
+        })
+    }
+}
+
+/// What a device dies of.
+fn code_of(fault: &Fault) -> Code {
+    match fault {
+        Fault::BadAddress { .. } => Code::ILLEGAL_ADDRESS,
+        Fault::Misaligned { .. } => Code::MISALIGNED_ADDRESS,
+        Fault::TooLong { .. } => Code::LAUNCH_TIMEOUT,
+        _ => Code::LAUNCH_FAILED,
     }
 }
 
@@ -145,25 +134,25 @@ struct Reach {
 impl Reach {
     /// A kernel reaches all of an arena's pages that are in use. So a red zone is no fault, but a violation; what is
     /// neither that nor allocated is one, and so is host memory that no one registered.
-    fn span(&self, address: u64, bytes: usize) -> Result<Span, Code> {
+    fn span(&self, address: u64, bytes: usize) -> Result<Span, BadAddress> {
         let mut state = self.driver.lock();
         if let Ok(place) = state.place(self.context, address, bytes) {
             let is_reached = matches!(place.side, Side::Device(_) | Side::Pinned { is_device_address: true });
-            return if is_reached { Ok(place.span) } else { Err(Code::ILLEGAL_ADDRESS) };
+            return if is_reached { Ok(place.span) } else { Err(BadAddress) };
         }
-        let (start, span) = state.red_zone_at(address, bytes).ok_or(Code::ILLEGAL_ADDRESS)?;
+        let (start, span) = state.red_zone_at(address, bytes).ok_or(BadAddress)?;
         state.tally.violation(tally::KERNEL_RED_ZONE, [start, address, bytes as u64, 0, 0]);
         Ok(span)
     }
 }
 
-impl KernelMemory for Reach {
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Done {
-        self.span(address, bytes.len())?.read(bytes);
+impl Memory for Reach {
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), BadAddress> {
+        self.span(address, out.len())?.read(out);
         Ok(())
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Done {
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BadAddress> {
         self.span(address, bytes.len())?.write(bytes);
         Ok(())
     }

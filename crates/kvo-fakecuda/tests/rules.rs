@@ -423,27 +423,6 @@ fn functions_are_found_by_the_version_that_asks() {
     assert!(raw::proc_address("cuMemcpyBatchAsync", 13_000).is_err());
 }
 
-const PTX: &str = "
-.version 8.1
-.target sm_80
-.address_size 64
-.visible .entry two(.param .u64 two_0, .param .u64 two_1) { ret; }
-";
-
-#[test]
-fn modules_are_loaded_and_unloaded() {
-    let cuda = bound();
-    assert_eq!(raw::load_module("no PTX at all"), Err(218));
-    let module = raw::load_module(PTX).expect("it is PTX");
-    assert_eq!(raw::function(module, "three"), Err(500));
-    let function = raw::function(module, "two").expect("it is there");
-    assert_eq!(raw::launch(function, 2048, &mut [1, 2], cuda.stream()), Err(INVALID_VALUE), "threads");
-    assert_eq!(cuda.fake.counts().modules, 1);
-    raw::unload(module).expect("unload");
-    assert_eq!(raw::launch(function, 32, &mut [1, 2], cuda.stream()), Err(400));
-    assert_eq!(raw::unload(module), Err(400));
-}
-
 const IN_CHILD: &str = "KVO_FAKECUDA_TEST_TOUCHES";
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use kvo_ptx::Kernel;
+
 use super::{Call, exports};
 use crate::{
     abi::{Code, Done},
@@ -41,8 +43,8 @@ exports! {
     }
 
     Context cuFuncGetAttribute(call, value: Out<c_int>, attribute: c_int, function: u64) {
-        call.driver.lock().kernel(function)?;
-        value.put(if attribute == MAX_THREADS_PER_BLOCK { 1024 } else { 0 })
+        let threads = call.driver.lock().kernel(function)?.threads_max();
+        value.put(if attribute == MAX_THREADS_PER_BLOCK { threads.cast_signed() } else { 0 })
     }
 
     Context cuFuncSetAttribute(call, function: u64, _attribute: c_int, _value: c_int) {
@@ -51,9 +53,9 @@ exports! {
 
     Context cuFuncGetParamInfo(call, function: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) {
         let kernel = call.driver.lock().kernel(function)?;
-        let parameter = kernel.parameters().get(index).ok_or(Code::INVALID_VALUE)?;
+        let parameter = kernel.params().get(index).ok_or(Code::INVALID_VALUE)?;
         offset.put(parameter.offset)?;
-        bytes.put_if_wanted(parameter.bytes);
+        bytes.put_if_wanted(parameter.size);
         Ok(())
     }
 
@@ -79,7 +81,10 @@ exports! {
         }
         let mut state = call.driver.lock();
         let kernel = state.kernel(function)?;
-        let parameters = read_parameters(kernel.parameters(), parameters)?;
+        if threads > u64::from(kernel.threads_max()) {
+            return Err(Code::LAUNCH_OUT_OF_RESOURCES);
+        }
+        let parameters = read_parameters(&kernel, parameters)?;
         // A kernel runs on a stream of its own context.
         let handle = state.stream_of(call.context, stream)?;
         if state.streams[&handle].context != call.context {
@@ -96,12 +101,11 @@ fn load(call: &Call, module: Out<u64>, image: In<c_char>) -> Done {
 }
 
 /// Reads every parameter that the kernel declares, whether the caller has given one or not, as a driver does.
-fn read_parameters(declared: &[crate::kernel::Parameter], given: In<In<u8>>) -> Result<Vec<u8>, Code> {
-    let bytes = declared.last().map_or(0, |last| last.offset + last.bytes);
-    let mut block = vec![0; bytes];
-    for (index, parameter) in declared.iter().enumerate() {
-        let value = given.at(index)?.bytes(parameter.bytes)?;
-        block[parameter.offset..][..parameter.bytes].copy_from_slice(&value);
+fn read_parameters(kernel: &Kernel, given: In<In<u8>>) -> Result<Vec<u8>, Code> {
+    let mut block = vec![0; kernel.param_bytes()];
+    for (index, parameter) in kernel.params().iter().enumerate() {
+        let value = given.at(index)?.bytes(parameter.size)?;
+        block[parameter.offset..][..parameter.size].copy_from_slice(&value);
     }
     Ok(block)
 }

@@ -217,6 +217,18 @@ pub fn launch(function: u64, threads: u32, parameters: &mut [u64], stream: Strea
     })
 }
 
+/// Launches with some parameters of eight bytes, and null for the rest.
+pub fn launch_with_nulls(function: u64, parameters: &mut [u64], num_nulls: usize, stream: Stream) -> Outcome {
+    let given = parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast());
+    let mut pointers: Vec<*mut c_void> = given.chain(vec![std::ptr::null_mut(); num_nulls]).collect();
+    let function = function as sys::CUfunction;
+    let (null, stream) = (std::ptr::null_mut(), stream_of(stream));
+    // SAFETY: see the head of this file; the pointers are as many as the kernel has parameters.
+    outcome(unsafe {
+        sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_mut_ptr(), null)
+    })
+}
+
 /// Puts a function on a stream; it gets the number.
 pub fn host_function(stream: Stream, function: extern "C" fn(*mut c_void), argument: u64) -> Outcome {
     // SAFETY: see the head of this file; the function takes any argument.
