@@ -38,9 +38,12 @@
 mod error;
 mod layout;
 mod plan;
+#[allow(dead_code, reason = "the devices over it follow")]
+mod queue;
 
 pub use crate::{
     error::{ComputeError, DeviceAccessError, GeometryError, HostDeviceError, PlanError},
     layout::BlockLayout,
     plan::{ChunkBlocks, CopyPlanner},
+    queue::DeviceStats,
 };
