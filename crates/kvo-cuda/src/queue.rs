@@ -79,6 +79,7 @@ pub(crate) enum FenceState {
     /// Compute has passed it.
     Passed,
     /// Not known to be passed, but the device's own queue will wait for it if it is told to.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
     OnDevice,
     /// Not known to be passed: the transfer stays queued, and those of its class behind it.
     NotYet,
@@ -130,6 +131,7 @@ impl Piece {
     }
 
     /// The fence that the device's own queue waits for before this piece; only at the first piece of a transfer.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
     pub(crate) fn wait_for(&self) -> Option<Fence> {
         self.wait_for
     }
@@ -137,6 +139,11 @@ impl Piece {
     /// The marks up to which all copies are given out with this piece, and were not before.
     pub(crate) fn marks(&self) -> Range<u32> {
         self.marks.clone()
+    }
+
+    /// Whether it is the first of its transfer.
+    pub(crate) fn is_first(&self) -> bool {
+        self.start == Cursor::default()
     }
 
     /// The part of its transfer, which is the number of marks before it.
@@ -213,6 +220,7 @@ impl TransferQueue {
     }
 
     /// How many transfers that are open or held name the slot.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
     pub(crate) fn slot_users(&self, slot: SlotId) -> usize {
         self.users_of(|op| op.slot == slot)
     }
@@ -309,6 +317,11 @@ impl TransferQueue {
     /// Adds the copies of a piece to the end of `into`, each with the bytes of this piece only.
     pub(crate) fn copies(&self, piece: &Piece, into: &mut Vec<CopyOp>) {
         self.entries[piece.index].copies(piece.start, piece.end, into);
+    }
+
+    /// Adds all copies of the transfer that a piece is of to the end of `into`.
+    pub(crate) fn all_copies(&self, piece: &Piece, into: &mut Vec<CopyOp>) {
+        into.extend_from_slice(&self.entries[piece.index].ops);
     }
 
     /// Whether the bytes of a piece are still of use to anyone. A backend that can leave the rest of it out, does.
@@ -452,6 +465,11 @@ impl TransferQueue {
         !self.done.is_empty()
     }
 
+    /// Whether a release waits to be taken.
+    pub(crate) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
     /// Transfers that are not reported.
     pub(crate) fn num_open(&self) -> usize {
         self.num_open
@@ -468,6 +486,7 @@ impl TransferQueue {
     }
 
     /// Bytes of a direction that are on the device.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
     pub(crate) fn on_device_bytes(&self, direction: Direction) -> u64 {
         self.on_device[direction as usize]
     }

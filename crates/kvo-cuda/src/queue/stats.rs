@@ -17,6 +17,8 @@ pub struct DeviceStats {
     pub inflight: usize,
     /// Failed transfers whose slots and blocks the device may still touch.
     pub held: usize,
+    /// Whether times are those of a model, and say nothing of any hardware.
+    pub is_model: bool,
 }
 
 impl DeviceStats {
