@@ -8,9 +8,9 @@ use std::{
 };
 
 use kvo_core::{
-    BlockId, CompleteErrorReason, CopyOp, DeviceBackend, Direction, GroupIdx, HostMemory, JobToken, LoadError,
-    LookupResult, ManualClock, OffloadKey, OffloadManager, Refusal, RequestContext, RequestId, SecondaryTier,
-    SlotId, StoreOutcome, Ticket, Transfer, TransferClass, TransferCompletion, TransferResult,
+    BlockId, CompleteErrorReason, CopyOp, DeviceBackend, Direction, GroupIdx, HostMemory, JobToken,
+    LoadError, LookupResult, ManualClock, OffloadKey, OffloadManager, Refusal, RequestContext, RequestId,
+    SecondaryTier, SlotId, StoreOutcome, Ticket, Transfer, TransferClass, TransferCompletion, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
@@ -242,8 +242,10 @@ impl Engine {
             }
             runs.push((slots, run));
         }
-        let spread: Vec<ChunkBlocks<'_>> =
-            runs.iter().flat_map(|(slots, run)| self.planner.spread(GroupIdx(0), skip, slots, run).unwrap()).collect();
+        let spread: Vec<ChunkBlocks<'_>> = runs
+            .iter()
+            .flat_map(|(slots, run)| self.planner.spread(GroupIdx(0), skip, slots, run).unwrap())
+            .collect();
         self.planner.plan_load(&spread, &mut ops).unwrap();
         self.submit(req.id(), job.token, TransferClass::Demand, ops, targets).map_err(|token| {
             self.manager_mut().complete_load(token).unwrap();
