@@ -8,6 +8,7 @@ mod conformance;
 mod counts;
 mod flags;
 mod process;
+mod ptx;
 mod tidy;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
+        Task::Ptx(mode) => ptx::run(mode),
         Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),
     }
