@@ -67,7 +67,7 @@ __device__ __forceinline__ void copy_words(const Word *source, Word *destination
     u64 left = (count + WARP - 1 - lane) / WARP;
 #pragma unroll 1
     while (left > 0) {
-        const u32 now = left < BATCH ? left : BATCH;
+        const u32 now = left < BATCH ? static_cast<u32>(left) : u32{BATCH};
         Word held[BATCH];
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
