@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::{counts::Mode, fuzz};
+use crate::{counts::Mode, fuzz, ptx};
 
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
@@ -23,7 +23,9 @@ cargo xtask TASK
   fuzz [--target T] [--seconds N] [FILE...]
                      Fuzzes what the store reads from disk, by default every target for a minute: superblock, header,
                      order, record, recovery, store. Needs a C++ compiler. With files it runs these once, of one target.
-  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, fuzzers, counts.
+  ptx [--check]      Compiles the copy kernel to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
+                     --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
+  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   tidy               Checks of the sources that no compiler makes.
 ";
@@ -43,6 +45,7 @@ pub(crate) enum Task {
     Conformance(OsString),
     Counts(Mode),
     Fuzz(fuzz::Options),
+    Ptx(ptx::Mode),
     SoakNvme(Vec<OsString>),
     Tidy,
 }
@@ -60,6 +63,7 @@ impl Task {
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
             Some("fuzz") => fuzz_options(rest).map(Self::Fuzz),
+            Some("ptx") => ptx_mode(&rest).map(Self::Ptx),
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
                 _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
@@ -114,6 +118,14 @@ fn fuzz_seconds(value: Option<&OsString>) -> Result<u32, String> {
         .ok_or_else(|| "--seconds takes a number of seconds, at least 1".to_owned())
 }
 
+fn ptx_mode(arguments: &[OsString]) -> Result<ptx::Mode, String> {
+    match arguments {
+        [] => Ok(ptx::Mode::Build),
+        [flag] if flag == "--check" => Ok(ptx::Mode::Check),
+        [flag, ..] => Err(format!("ptx takes --check, but got \"{}\"", flag.display())),
+    }
+}
+
 fn none(task: &OsString, arguments: &[OsString]) -> Result<(), String> {
     match arguments {
         [] => Ok(()),
@@ -139,6 +151,8 @@ mod tests {
         assert_eq!(parse(&["counts"]), Ok(Task::Counts(Mode::Show)));
         assert_eq!(parse(&["counts", "--check"]), Ok(Task::Counts(Mode::Check)));
         assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
+        assert_eq!(parse(&["ptx"]), Ok(Task::Ptx(ptx::Mode::Build)));
+        assert_eq!(parse(&["ptx", "--check"]), Ok(Task::Ptx(ptx::Mode::Check)));
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
         assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
@@ -172,6 +186,7 @@ mod tests {
         check_misuse(&["fuzz", "--seconds", "-1"], "--seconds takes a number of seconds");
         check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds and files, but got \"--fast\"");
         check_misuse(&["fuzz", "a"], "fuzz runs files of one target: name it");
+        check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");

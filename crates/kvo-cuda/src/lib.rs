@@ -104,6 +104,8 @@
 // Names of the host device's own streams and spans are made in `host_device/handles.rs`; nothing else is unsafe.
 #![deny(unsafe_code)]
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the device that launches it comes next"))]
+mod copy_kernel;
 mod error;
 mod fingerprint;
 mod host_device;
