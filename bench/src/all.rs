@@ -15,7 +15,9 @@ use kvo_bench::{INTERRUPTED_STATUS, Interrupt, new_table, number_cell};
 use crate::{Outcome, after::AfterArgs};
 
 /// The benches, in the order in which they run: the longest last.
-const BENCHES: [&str; 4] = ["policies", "replay", "nvme", "micro"];
+const BENCHES: [&str; 5] = ["device", "policies", "replay", "nvme", "micro"];
+/// Those whose figures are not compared with an earlier run: each has its own comparison in it.
+const NOT_COMPARED: [&str; 1] = ["device"];
 
 /// Runs every bench, each in a process of its own, so that none finds the memory of another.
 ///
@@ -92,6 +94,7 @@ impl AllArgs {
         }
         if let Some(file) = after.baseline.as_ref().map(|dir| self.baseline_of(bench, dir))
             && file.exists()
+            && !NOT_COMPARED.contains(&bench)
         {
             arguments.extend(["--baseline".to_owned(), file.display().to_string()]);
         }
@@ -103,14 +106,18 @@ impl AllArgs {
     }
 }
 
+fn compared() -> impl Iterator<Item = &'static str> {
+    BENCHES.into_iter().filter(|bench| !NOT_COMPARED.contains(bench))
+}
+
 /// The baseline of all is a directory in which at least one bench has left its file.
 fn check_baseline(dir: &Path, args: &AllArgs) -> anyhow::Result<()> {
     if !dir.is_dir() {
         bail!("--baseline: {} is no directory; `all` takes that of an earlier run's files", dir.display());
     }
     let missing: Vec<_> =
-        BENCHES.iter().map(|bench| args.baseline_of(bench, dir)).filter(|file| !file.exists()).collect();
-    if missing.len() == BENCHES.len() {
+        compared().map(|bench| args.baseline_of(bench, dir)).filter(|file| !file.exists()).collect();
+    if missing.len() == compared().count() {
         bail!("--baseline: {} has no file such as {}", dir.display(), missing[0].display());
     }
     for file in missing {

@@ -44,6 +44,7 @@ mod capacity;
 mod cells;
 mod contender;
 mod curve;
+pub mod device;
 mod engine;
 mod fingerprint;
 pub mod golden;

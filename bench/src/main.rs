@@ -6,6 +6,7 @@
 mod after;
 mod all;
 mod args;
+mod device_command;
 mod micro_command;
 mod nvme_command;
 mod policies;
@@ -40,6 +41,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     Policies(policies::PoliciesArgs),
     Micro(micro_command::MicroArgs),
+    Device(device_command::DeviceArgs),
     Nvme(nvme_command::NvmeArgs),
     SoakNvme(soak_command::SoakArgs),
     All(all::AllArgs),
@@ -92,6 +94,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Replay(args) => replay::run(args, &interrupt),
         Command::Policies(args) => policies::run(args, &interrupt),
         Command::Micro(args) => micro_command::run(args, &interrupt),
+        Command::Device(args) => device_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
         Command::SoakNvme(args) => soak_command::run(args, &interrupt),
         Command::All(args) => all::run(args, &cli.after, &interrupt),
@@ -116,6 +119,7 @@ impl Command {
             Self::Replay(args) => args.report_name(),
             Self::Policies(args) => args.report_name(),
             Self::Micro(args) => args.report_name(),
+            Self::Device(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
             Self::SoakNvme(_) => "soak-nvme",
             Self::All(_) => "all",

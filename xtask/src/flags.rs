@@ -8,7 +8,7 @@ use crate::{counts::Mode, fuzz, ptx};
 pub(crate) const HELP: &str = "\
 cargo xtask TASK
 
-  bench [replay|policies|micro|nvme|all] [--smoke|--quick|--full] [--baseline FILE] [--report] [MORE]
+  bench [replay|policies|micro|nvme|device|all] [--smoke|--quick|--full] [--baseline FILE] [--report] [MORE]
                      Runs kvo-bench, built for release. Without a command: replay of synth:4000:42.
                      `cargo xtask bench help` lists the commands, `... replay --help` a command's flags.
                      `--baseline FILE` compares with the JSON of an earlier run, and fails if it was faster.
