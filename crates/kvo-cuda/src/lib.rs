@@ -25,7 +25,8 @@
 //!
 //! # Features
 //!
-//! None.
+//! - `cuda`, on by default: devices that are GPUs, by the CUDA driver. It needs no CUDA to build, and looks for the
+//!   driver when a program asks for it. [`probe`] says what it found.
 //!
 //! # Sources
 //!
@@ -33,12 +34,17 @@
 //! every copy is checked against both memories, another (PR 39617). Loads that begin inside a chunk follow vLLM
 //! issue 28950. Codes of dead devices are those of the CUDA driver API.
 
-#![forbid(unsafe_code)]
+// The calls of the driver are in `cuda::driver`.
+#![deny(unsafe_code)]
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod error;
 mod layout;
 mod plan;
 
+#[cfg(feature = "cuda")]
+pub use crate::cuda::{DeviceFacts, DriverCode, DriverFacts, ErrorClass, Probe, probe};
 pub use crate::{
     error::{ComputeError, DeviceAccessError, GeometryError, HostDeviceError, PlanError},
     layout::BlockLayout,

@@ -9,13 +9,15 @@ use super::{
 };
 
 /// Where unsafe code may stand: files, or directories ending in `/`.
-const UNSAFE_FILES: [&str; 7] = [
+const UNSAFE_FILES: [&str; 9] = [
     "crates/kvo-core/src/claims.rs",
     "crates/kvo-core/src/device.rs",
     "crates/kvo-core/src/tables.rs",
     "crates/kvo-cpu/src/region.rs",
     "crates/kvo-cpu/src/region/",
     "crates/kvo-cpu/tests/allocations.rs",
+    "crates/kvo-cuda/src/cuda/driver.rs",
+    "crates/kvo-cuda/src/cuda/driver/",
     "crates/kvo-nvme/src/engine/uring/ring.rs",
 ];
 
