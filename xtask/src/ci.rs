@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance, counts,
+    bench, conformance, counts, cuda_features,
     process::{cargo, workspace},
     tidy,
 };
@@ -57,12 +57,15 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 14] = [
+    let steps: [(&str, Step); 15] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("lints", lints),
         ("docs", docs),
         ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked"]))),
+        ("features of cudarc", || {
+            if cuda_features::run(false) == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }
+        }),
         ("interleavings", interleavings),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),

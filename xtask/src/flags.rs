@@ -22,6 +22,8 @@ cargo xtask TASK
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
   ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
+  cuda-features [--all]
+                     Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
   tidy               Checks of the sources that no compiler makes.
 ";
 
@@ -36,6 +38,8 @@ pub(crate) enum Task {
     Ci,
     Conformance(OsString),
     Counts(Mode),
+    /// Whether every version is tried.
+    CudaFeatures(bool),
     SoakNvme(Vec<OsString>),
     Tidy,
 }
@@ -52,6 +56,11 @@ impl Task {
             Some("ci") => none(&name, &rest).map(|()| Self::Ci),
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
+            Some("cuda-features") => match rest.as_slice() {
+                [] => Ok(Self::CudaFeatures(false)),
+                [flag] if flag == "--all" => Ok(Self::CudaFeatures(true)),
+                [flag, ..] => Err(format!("cuda-features takes --all, but got \"{}\"", flag.display())),
+            },
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
                 _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
@@ -99,6 +108,8 @@ mod tests {
         assert_eq!(parse(&["counts"]), Ok(Task::Counts(Mode::Show)));
         assert_eq!(parse(&["counts", "--check"]), Ok(Task::Counts(Mode::Check)));
         assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
+        assert_eq!(parse(&["cuda-features"]), Ok(Task::CudaFeatures(false)));
+        assert_eq!(parse(&["cuda-features", "--all"]), Ok(Task::CudaFeatures(true)));
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
         assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
@@ -119,6 +130,7 @@ mod tests {
         check_misuse(&["tidy", "now"], "tidy takes no arguments, but got \"now\"");
         check_misuse(&["counts", "--checked"], "counts takes --check or --bless, but got \"--checked\"");
         check_misuse(&["counts", "--check", "--bless"], "counts takes --check or --bless");
+        check_misuse(&["cuda-features", "--al"], "cuda-features takes --all, but got \"--al\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");

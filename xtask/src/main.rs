@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod counts;
+mod cuda_features;
 mod flags;
 mod process;
 mod tidy;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
+        Task::CudaFeatures(is_all) => cuda_features::run(is_all),
         Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),
     }
