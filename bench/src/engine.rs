@@ -24,8 +24,8 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use hashbrown::HashSet;
 use kvo_core::{
-    BlockId, ChunkLayout, DeviceBackend, Direction, HostMemory, LookupResult, OffloadKey, OffloadManager,
-    RequestContext, RequestId, SecondaryTier, SlotId, StoreOutcome, Transfer, TransferResult,
+    BlockId, ChunkLayout, DeviceBackend, HostMemory, LookupResult, OffloadKey, OffloadManager,
+    RequestContext, RequestId, SecondaryTier, SlotId, StoreOutcome, Transfer, TransferClass, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
@@ -93,8 +93,11 @@ impl ReplayEngine {
         let region = HostRegion::anonymous(&RegionOptions::new(options.cpu_chunks, slot_bytes))
             .context("the CPU tier (--cpu-chunks, --block-bytes)")?;
         let region: Arc<dyn HostMemory> = Arc::new(region);
-        let device = HostDevice::new(HostDeviceOptions::new(device_bytes), region.clone())
-            .context("the GPU's memory (--gpu-blocks, --block-bytes)")?;
+        let mut device =
+            HostDevice::new(HostDeviceOptions::default(), region.clone()).context("the simulated GPU")?;
+        let span = device.alloc(device_bytes).context("the GPU's memory (--gpu-blocks, --block-bytes)")?;
+        // The planner names the first region.
+        device.attach(span).context("the GPU's memory")?;
         let planner = CopyPlanner::new(layout, options.cpu_chunks, chunk.chunk_bytes())?;
 
         let primary =
@@ -121,7 +124,7 @@ impl ReplayEngine {
         Ok(Self {
             gpu: GpuCache::new(options.gpu_blocks),
             block: vec![0; slot_bytes],
-            pattern: Arc::new(Pattern::new(planner.layout().clone())),
+            pattern: Arc::new(Pattern::new(planner.layout().clone(), span.address())),
             steps: StepTimes::default(),
             stats: ReplayStats { recovered_chunks: recovered.into(), ..ReplayStats::default() },
             offered: (recovered > 0).then(HashSet::new),
@@ -230,7 +233,7 @@ impl ReplayEngine {
             return Ok(());
         }
         let job = self.steps.time(|| self.manager.prepare_load(context, keys))?;
-        self.copy(Direction::Load, &job.slots, ids)?.context("a load failed")?;
+        self.copy(TransferClass::Demand, &job.slots, ids)?.context("a load failed")?;
         self.steps.time(|| self.manager.complete_load(job.token))?;
         Ok(())
     }
@@ -277,7 +280,7 @@ impl ReplayEngine {
                 let ids =
                     job.keys.iter().map(|key| id_of(key).map(|(_, id)| *id)).collect::<Option<Vec<_>>>();
                 let ids = ids.context("the CPU tier wants keys that were not offered")?;
-                let copied = self.copy(Direction::Store, &job.slots, &ids)?;
+                let copied = self.copy(TransferClass::Store, &job.slots, &ids)?;
                 let result = if copied.is_ok() { TransferResult::Done } else { TransferResult::Failed };
                 self.steps.time(|| self.manager.complete_store(job.token, result))?;
                 copied.context("a store failed")?;
@@ -289,7 +292,7 @@ impl ReplayEngine {
     /// Copies between slots and GPU blocks, one to one, after everything that the GPU was told to compute.
     fn copy(
         &mut self,
-        direction: Direction,
+        class: TransferClass,
         slots: &[SlotId],
         ids: &[BlockId],
     ) -> anyhow::Result<anyhow::Result<u64>> {
@@ -299,12 +302,13 @@ impl ReplayEngine {
             .map(|(slot, id)| ChunkBlocks { slot: *slot, skip: 0, blocks: std::slice::from_ref(id) })
             .collect();
         let mut ops = Vec::new();
-        match direction {
-            Direction::Store => self.planner.plan_store(&chunks, &mut ops)?,
-            Direction::Load => self.planner.plan_load(&chunks, &mut ops)?,
+        match class {
+            TransferClass::Store => self.planner.plan_store(&chunks, &mut ops)?,
+            _ => self.planner.plan_load(&chunks, &mut ops)?,
         }
-        let after = self.device.record_fence();
-        let ticket = self.device.submit(Transfer { direction, ops, after }).map_err(|error| error.reason)?;
+        let after = self.device.record_fence(self.device.compute().point())?;
+        let transfer = Transfer::new(class, ops, after);
+        let ticket = self.device.submit(transfer).map_err(|error| error.reason)?;
         let (started, mut done) = (Instant::now(), Vec::new());
         while done.is_empty() {
             ensure!(started.elapsed() < PATIENCE, "a copy did not end within {PATIENCE:?}");

@@ -9,11 +9,13 @@ use crate::bytes;
 #[derive(Debug)]
 pub(super) struct Pattern {
     layout: BlockLayout,
+    /// Where the memory that the layout is of starts on the device.
+    base: u64,
 }
 
 impl Pattern {
-    pub(super) fn new(layout: BlockLayout) -> Self {
-        Self { layout }
+    pub(super) fn new(layout: BlockLayout, base: u64) -> Self {
+        Self { layout, base }
     }
 
     /// Writes what each block must hold: the kernel that computes them.
@@ -22,8 +24,8 @@ impl Pattern {
         let mut filled = vec![0; block_bytes];
         for (key, id) in blocks {
             bytes::fill(key, &mut filled);
-            for (page, offset) in filled.chunks_exact(self.page_bytes()).zip(self.pages(*id)) {
-                memory.write(offset, page).expect("the layout keeps pages within the device's memory");
+            for (page, address) in filled.chunks_exact(self.page_bytes()).zip(self.pages(*id)) {
+                memory.write(address, page).expect("the layout keeps pages within the device's memory");
             }
         }
     }
@@ -35,18 +37,18 @@ impl Pattern {
         memory: &DeviceMemory,
         bytes: &mut [u8],
     ) -> Result<(), DeviceAccessError> {
-        for (page, offset) in bytes.chunks_exact_mut(self.page_bytes()).zip(self.pages(id)) {
-            memory.read(offset, page)?;
+        for (page, address) in bytes.chunks_exact_mut(self.page_bytes()).zip(self.pages(id)) {
+            memory.read(address, page)?;
         }
         Ok(())
     }
 
     /// Damages a block by one bit.
     pub(super) fn flip_bit(&self, id: BlockId, memory: &DeviceMemory) -> Result<(), DeviceAccessError> {
-        let Some(offset) = self.pages(id).last() else { return Ok(()) };
+        let Some(address) = self.pages(id).last() else { return Ok(()) };
         let mut byte = [0];
-        memory.read(offset, &mut byte)?;
-        memory.write(offset, &[byte[0] ^ 0x10])
+        memory.read(address, &mut byte)?;
+        memory.write(address, &[byte[0] ^ 0x10])
     }
 
     fn page_bytes(&self) -> usize {
@@ -54,6 +56,7 @@ impl Pattern {
     }
 
     fn pages(&self, id: BlockId) -> impl Iterator<Item = u64> {
-        (0..self.layout.page_bases().len()).filter_map(move |plane| self.layout.page_offset(plane, id))
+        let offset = move |plane| Some(self.base + self.layout.page_offset(plane, id)?);
+        (0..self.layout.page_bases().len()).filter_map(offset)
     }
 }

@@ -1,8 +1,6 @@
-//! Errors of layouts, plans, the host device and its compute stream. None of them leaves anything changed.
+//! Errors of layouts and plans. None of them leaves anything changed.
 
-use std::{io, time::Duration};
-
-use kvo_core::{BlockId, DeviceHealth, SlotId};
+use kvo_core::{BlockId, SlotId};
 
 /// Blocks, chunks and memories whose sizes do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,56 +157,5 @@ pub enum PlanError {
         num_slots: usize,
         /// Blocks a chunk.
         blocks_per_chunk: u32,
-    },
-}
-
-/// A host device could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HostDeviceError {
-    /// An option that must be at least one is zero.
-    #[error("{field} must be at least 1")]
-    Zero {
-        /// The option.
-        field: &'static str,
-    },
-    /// This process cannot have that much memory.
-    #[error("cannot allocate {device_bytes} bytes of device memory")]
-    OutOfMemory {
-        /// Bytes asked for.
-        device_bytes: u64,
-    },
-    /// A thread could not be started.
-    #[error("cannot start a thread of the device")]
-    Spawn(#[from] io::Error),
-}
-
-/// An access reaches beyond the device's memory; no byte was touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes at {offset} reach beyond the device's {device_bytes} bytes")]
-pub struct DeviceAccessError {
-    /// Where the access starts, in bytes.
-    pub offset: u64,
-    /// How long it is, in bytes.
-    pub bytes: usize,
-    /// Bytes of the device's memory.
-    pub device_bytes: u64,
-}
-
-/// The compute stream did not do what was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ComputeError {
-    /// The device is dead or shut down; the kernel was not put on the stream.
-    #[error("the device runs no kernels: {0:?}")]
-    Unhealthy(DeviceHealth),
-    /// The kernel would reach beyond the device's memory; it was not put on the stream.
-    #[error(transparent)]
-    Access(#[from] DeviceAccessError),
-    /// The stream did not get there in time; it goes on.
-    #[error("the compute stream is still busy after {waited:?}")]
-    TimedOut {
-        /// How long was waited.
-        waited: Duration,
     },
 }

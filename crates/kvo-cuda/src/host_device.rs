@@ -1,7 +1,23 @@
 //! A device whose memory is host memory.
 
+mod compute;
+mod copy;
+mod core;
+mod error;
+#[expect(unsafe_code, reason = "names of spans, streams and events that are the device's own")]
+mod handles;
+mod lane;
+mod link;
+mod memory;
+mod race;
+mod shared;
+mod stepping;
+mod streams;
+
+#[cfg(test)]
+mod tests;
+
 use std::{
-    collections::VecDeque,
     fmt,
     sync::Arc,
     thread::JoinHandle,
@@ -10,48 +26,82 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kvo_core::{
-    DeviceBackend, DeviceHealth, Direction, DrainError, Fence, HostMemory, SubmitError, SubmitErrorReason,
+    AttachError, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan, Direction, DrainError,
+    EventHandle, Fence, FenceError, HostMemory, MarkOrder, OwnerId, RegionId, StreamHandle, SubmitError,
     Ticket, Transfer, TransferCompletion,
 };
-use slab::Slab;
 
+pub use self::{
+    compute::ComputeStream,
+    core::Accesses,
+    error::{ComputeError, DeviceAccessError, HostDeviceError},
+    link::LinkModel,
+    memory::DeviceMemory,
+    race::{Job, Place, Race, RaceKind},
+    stepping::{Step, SteppedDevice},
+};
+use self::{
+    core::Core,
+    lane::Lane,
+    shared::{DeviceClock, Shared},
+    streams::Streams,
+};
 use crate::{
-    ComputeStream, DeviceMemory, DeviceStats, HostDeviceError,
-    check::{Checker, Size},
-    compute,
-    control::{Control, Kernel},
-    lane::{Ended, Job, Lane},
+    DeviceStats,
+    queue::{QueueOptions, TransferQueue},
 };
 
-#[cfg(test)]
-mod tests;
-
 /// How a [`HostDevice`] is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct HostDeviceOptions {
     /// The device's name in stats, spans and thread names.
     pub name: String,
-    /// Bytes of the device's KV memory; at least 1.
-    pub device_bytes: u64,
     /// Transfers that may be submitted and not yet polled; at least 1.
     pub inflight_max: usize,
+    /// Fences that compute has not passed; at least 1.
+    pub pending_fences_max: usize,
     /// Bytes of device memory under one lock; at least 1. Smaller segments let more accesses run side by side.
     pub segment_bytes: usize,
+    /// Bytes that are given to a lane at once, at least 1; only a copy that is longer than this is cut.
+    pub quantum_bytes: u64,
     /// How long a drop waits for a kernel, or a copy, that does not return. After that the threads are left to
     /// themselves, with a warning; they own all they touch.
     pub drop_timeout: Duration,
+    /// How fast the link to the host would be; without it copies take the time that they take.
+    pub link: Option<LinkModel>,
+    /// Whether the [race detector](Race) runs. It costs time and memory in proportion to copies and kernels in flight.
+    pub detect_races: bool,
+}
+
+impl Default for HostDeviceOptions {
+    /// `host`, 64 transfers in flight, 4096 fences, segments of 1 MiB, pieces of 8 MiB, 10 seconds, no link, no detector.
+    fn default() -> Self {
+        Self {
+            name: "host".to_owned(),
+            inflight_max: 64,
+            pending_fences_max: 4096,
+            segment_bytes: 1 << 20,
+            quantum_bytes: 8 << 20,
+            drop_timeout: Duration::from_secs(10),
+            link: None,
+            detect_races: false,
+        }
+    }
 }
 
 impl HostDeviceOptions {
-    /// The defaults for a device of this size: `host`, 64 transfers in flight, segments of 1 MiB, 10 seconds.
-    pub fn new(device_bytes: u64) -> Self {
-        Self {
-            name: "host".to_owned(),
-            device_bytes,
-            inflight_max: 64,
-            segment_bytes: 1 << 20,
-            drop_timeout: Duration::from_secs(10),
+    fn check(&self) -> Result<(), HostDeviceError> {
+        for (field, zero) in [
+            ("inflight_max", self.inflight_max == 0),
+            ("pending_fences_max", self.pending_fences_max == 0),
+            ("segment_bytes", self.segment_bytes == 0),
+            ("quantum_bytes", self.quantum_bytes == 0),
+        ] {
+            if zero {
+                return Err(HostDeviceError::Zero { field });
+            }
         }
+        self.link.map_or(Ok(()), |link| link.check())
     }
 }
 
@@ -62,44 +112,29 @@ impl HostDeviceOptions {
 ///             submit                      ┌─ store lane ─┐  ended
 ///   owner ──────────────▶ check ─▶ queue ─┤              ├─────────▶ poll, wait, drain
 ///     │                                   └─ load lane ──┘
-///     └─ compute().launch ─▶ queue ─▶ compute stream ─ passed ─▶ fences
+///     └─ compute().launch ─▶ queue ─▶ compute streams ─ passed ─▶ fences
 /// ```
 ///
-/// - A lane runs its transfers one after the other in the order of submission. A transfer that waits for its fence
-///   holds up those behind it in the same lane, and no others.
-/// - Completions come in the order in which transfers ended. A ticket completes only when its lane no longer touches
-///   slots or blocks. A transfer counts as in flight, towards `inflight_max`, until its completion has been polled.
-/// - A transfer that finds a slot in use, or that outlives the device's health, fails alone or with all others; what
-///   it was to write is then undefined, within the bytes of its copies.
-/// - Dropping the device starts nothing more: the copy at hand is finished, queued transfers are given up, kernels
+/// - A lane copies one piece after the other, the most urgent transfer first. A transfer that waits for its fence holds
+///   up those behind it in its class, and no others.
+/// - Completions come in the order in which transfers ended. A transfer counts as in flight, towards `inflight_max`,
+///   until its completion has been polled.
+/// - A transfer that finds a slot in use fails alone. What a failed transfer was to write is undefined, within the bytes
+///   of its copies; while it is held, they may still change.
+/// - A deadline is noticed when the owner polls, waits or drains, or a lane looks for work. Nothing polls by itself:
+///   threads sleep until there is something to do.
+/// - Dropping the device starts nothing more: transfers that have begun are finished, queued ones are given up, kernels
 ///   that were launched still run. The order of drops of device, streams and host memory does not matter.
 pub struct HostDevice {
-    control: Arc<Control>,
-    memory: DeviceMemory,
-    checker: Checker,
-    inflight_max: usize,
+    shared: Arc<Shared>,
+    compute: ComputeStream,
+    is_model: bool,
     drop_timeout: Duration,
-    /// Store and load lane; `None` once shut down.
-    lanes: Option<[Sender<Job>; 2]>,
-    ended: Receiver<Ended>,
-    /// Submitted, and not known to have ended.
-    open: Slab<Open>,
-    next_ticket: u64,
-    /// Known to have ended, and not yet polled.
-    done: VecDeque<TransferCompletion>,
-    stats: DeviceStats,
     threads: Vec<JoinHandle<()>>,
+    /// Goes to each thread; `None` on a device without threads.
+    alive: Option<Sender<()>>,
     /// Closes when the last thread has ended.
-    alive: Receiver<()>,
-}
-
-/// What the owner keeps of a transfer until it ends.
-struct Open {
-    ticket: Ticket,
-    direction: Direction,
-    size: Size,
-    submitted: Instant,
-    span: tracing::Span,
+    ended: Receiver<()>,
 }
 
 impl HostDevice {
@@ -108,102 +143,150 @@ impl HostDevice {
     /// The code of a device whose host memory panicked during a copy; on a GPU, the code of an unknown error.
     pub const COPY_PANICKED: u32 = 999;
 
-    /// Makes a device of `options.device_bytes` zero bytes that copies to and from the slots of `host`, and starts
-    /// its three threads.
+    /// Makes a device without memory that copies to and from the slots of `host`, and starts its lanes and the first
+    /// stream.
     ///
     /// # Errors
-    /// [`HostDeviceError`] names an option that is zero, memory that cannot be had, or a thread that did not start.
+    /// [`HostDeviceError`] names an option that is zero, or a thread that did not start.
     pub fn new(options: HostDeviceOptions, host: Arc<dyn HostMemory>) -> Result<Self, HostDeviceError> {
-        let HostDeviceOptions { name, device_bytes, inflight_max, segment_bytes, drop_timeout } = options;
-        for (field, zero) in [
-            ("device_bytes", device_bytes == 0),
-            ("inflight_max", inflight_max == 0),
-            ("segment_bytes", segment_bytes == 0),
-        ] {
-            if zero {
-                return Err(HostDeviceError::Zero { field });
-            }
-        }
-        let memory = DeviceMemory::new(device_bytes, segment_bytes)?;
-        let (control, stream) = Control::new(name);
-        let (store_jobs, stores) = crossbeam_channel::unbounded();
-        let (load_jobs, loads) = crossbeam_channel::unbounded();
-        let (ended_sender, ended) = crossbeam_channel::unbounded();
-        let (alive_sender, alive) = crossbeam_channel::bounded(0);
-        let mut device = Self {
-            control: Arc::new(control),
-            memory,
-            checker: Checker::new(device_bytes, host.num_slots(), host.slot_bytes() as u64),
-            inflight_max,
-            drop_timeout,
-            lanes: Some([store_jobs, load_jobs]),
-            ended,
-            open: Slab::new(),
-            next_ticket: 0,
-            done: VecDeque::new(),
-            stats: DeviceStats::default(),
-            threads: Vec::new(),
-            alive,
-        };
+        let link = options.link;
+        let mut device = Self::without_threads(options, &*host, DeviceClock::Real(Instant::now()))?;
+        let (alive, ended) = crossbeam_channel::bounded(0);
+        (device.alive, device.ended) = (Some(alive), ended);
         // A thread that does not start drops the device, which ends those that did.
-        device.spawn_compute(stream, alive_sender.clone())?;
-        for (suffix, jobs, host) in [("store", stores, Arc::clone(&host)), ("load", loads, host)] {
-            let lane = Lane {
-                control: Arc::clone(&device.control),
-                memory: device.memory.clone(),
-                host,
-                ended: ended_sender.clone(),
-            };
-            device.spawn(suffix, alive_sender.clone(), move || lane.run(&jobs))?;
+        let lanes = [("store", Direction::Store, Arc::clone(&host)), ("load", Direction::Load, host)];
+        for (suffix, direction, host) in lanes {
+            let lane = Lane { shared: Arc::clone(&device.shared), host, direction, link };
+            device.spawn(suffix, move || lane.run())?;
         }
+        device.spawn_stream(0)?;
         Ok(device)
     }
 
-    /// The compute stream: where the engine puts what writes and reads blocks.
-    pub fn compute(&self) -> ComputeStream {
-        ComputeStream::new(Arc::clone(&self.control), self.memory.clone())
+    /// A device with one stream, none of whose work is done by anyone yet.
+    fn without_threads(
+        options: HostDeviceOptions,
+        host: &dyn HostMemory,
+        clock: DeviceClock,
+    ) -> Result<Self, HostDeviceError> {
+        options.check()?;
+        let queue = TransferQueue::new(QueueOptions {
+            inflight_max: options.inflight_max,
+            quantum_bytes: options.quantum_bytes,
+            ..QueueOptions::new(host.num_slots(), host.slot_bytes() as u64)
+        });
+        let id = OwnerId::unique();
+        let mut core =
+            Core::new(id, queue, Streams::new(id, options.pending_fences_max), options.detect_races);
+        core.add_stream();
+        let name = if options.link.is_some() { format!("{} (model)", options.name) } else { options.name };
+        let info = DeviceInfo { name, ordinal: 0, id };
+        let memory = DeviceMemory::new(options.segment_bytes);
+        let shared = Arc::new(Shared::new(info, memory, clock, core));
+        Ok(Self {
+            compute: ComputeStream::new(Arc::clone(&shared), 0),
+            shared,
+            is_model: options.link.is_some(),
+            drop_timeout: options.drop_timeout,
+            threads: Vec::new(),
+            alive: None,
+            ended: crossbeam_channel::never(),
+        })
     }
 
-    /// The device's memory, for looking at it or filling it without going through the compute stream. Such an access
-    /// waits for nothing: whoever wants an order makes it.
+    /// Allocates `bytes` zero bytes of device memory. They are no region before they were
+    /// [attached](DeviceBackend::attach).
+    ///
+    /// # Errors
+    /// [`HostDeviceError::OutOfMemory`], or [`HostDeviceError::Zero`] for 0 bytes.
+    pub fn alloc(&self, bytes: u64) -> Result<DeviceSpan, HostDeviceError> {
+        self.shared.memory.alloc(bytes)
+    }
+
+    /// Frees an allocation. Its addresses are not given out again; an access of them is an error.
+    ///
+    /// # Errors
+    /// [`AttachError::Overlap`] while a part of it is a region, [`AttachError::NotDeviceMemory`] unless `span` is one
+    /// that [`alloc`](Self::alloc) gave out.
+    pub fn free(&self, span: DeviceSpan) -> Result<(), AttachError> {
+        let (address, bytes) = (span.address(), span.bytes());
+        let core = self.shared.lock();
+        if let Some(region) = core.region_in(address..address.saturating_add(bytes)) {
+            return Err(AttachError::Overlap { region });
+        }
+        if self.shared.memory.free(address) {
+            Ok(())
+        } else {
+            Err(AttachError::NotDeviceMemory { address, bytes })
+        }
+    }
+
+    /// The first compute stream.
+    pub fn compute(&self) -> &ComputeStream {
+        &self.compute
+    }
+
+    /// Makes another compute stream.
+    ///
+    /// # Errors
+    /// [`HostDeviceError`] if its thread does not start, or the device is dead or shut down.
+    pub fn create_stream(&mut self) -> Result<ComputeStream, HostDeviceError> {
+        let mut core = self.shared.lock();
+        streams::healthy(core.queue.health()).map_err(HostDeviceError::Unhealthy)?;
+        let number = core.add_stream();
+        drop(core);
+        if self.alive.is_some() {
+            self.spawn_stream(number)?;
+        }
+        Ok(ComputeStream::new(Arc::clone(&self.shared), number))
+    }
+
+    /// Makes an event, which is behind nothing until a stream [records](ComputeStream::record) it.
+    pub fn create_event(&self) -> EventHandle {
+        let number = self.shared.lock().add_event();
+        handles::event(self.shared.id(), number)
+    }
+
+    /// The device's memory, for looking at it or filling it without going through a stream. Such an access waits for
+    /// nothing, and no detector sees it: whoever wants an order makes it.
     pub fn memory(&self) -> &DeviceMemory {
-        &self.memory
+        &self.shared.memory
     }
 
     /// What was moved so far.
     pub fn stats(&self) -> DeviceStats {
-        DeviceStats { inflight: self.inflight(), ..self.stats }
+        DeviceStats { is_model: self.is_model, ..self.shared.lock().queue.stats() }
+    }
+
+    /// The races that were found since the last call, if the detector runs.
+    pub fn take_races(&self) -> Vec<Race> {
+        self.shared.lock().detector.as_ref().map(race::Detector::take).unwrap_or_default()
     }
 
     /// Injects a fault: the device fails with `code`, as a GPU does with an error that sticks.
     ///
-    /// Every transfer whose completion was not made known before fails with that code, once; no transfer and no
-    /// kernel is taken any more, and kernels that have not begun do not run. A device that is dead or shut down
-    /// already stays as it is.
+    /// Every transfer whose completion was not made known before fails with that code, once; what a lane is copying is
+    /// held until it has stopped. No transfer and no kernel is taken any more, and kernels that have not begun do not
+    /// run. A device that is dead already stays as it is.
     pub fn fail(&self, code: u32) {
-        self.control.fail(code);
+        self.shared.fail(code);
     }
 
     /// Takes no more work. Transfers that have begun are finished, those that have not, fail as
     /// [`ShutDown`](kvo_core::TransferFailure::ShutDown); kernels that were launched still run. Poll, wait and drain
     /// go on working.
     pub fn shut_down(&mut self) {
-        self.control.shut_down();
-        self.lanes = None;
+        self.shared.lock().queue.shut_down(self.shared.now());
+        self.shared.wake_all();
     }
 
-    fn spawn_compute(&mut self, stream: Receiver<Kernel>, alive: Sender<()>) -> Result<(), HostDeviceError> {
-        let (control, memory) = (Arc::clone(&self.control), self.memory.clone());
-        self.spawn("compute", alive, move || compute::run(&control, &memory, &stream))
+    fn spawn_stream(&mut self, number: u32) -> Result<(), HostDeviceError> {
+        let shared = Arc::clone(&self.shared);
+        self.spawn(&format!("stream-{number}"), move || compute::run(&shared, number))
     }
 
-    fn spawn(
-        &mut self,
-        suffix: &str,
-        alive: Sender<()>,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), HostDeviceError> {
-        let name = format!("kvo-{}-{suffix}", self.control.name());
+    fn spawn(&mut self, suffix: &str, body: impl FnOnce() + Send + 'static) -> Result<(), HostDeviceError> {
+        let (name, alive) = (format!("kvo-{}-{suffix}", self.shared.info.name), self.alive.clone());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             body();
             drop(alive);
@@ -212,134 +295,90 @@ impl HostDevice {
         Ok(())
     }
 
-    /// Transfers submitted and not yet polled.
-    fn inflight(&self) -> usize {
-        self.open.len() + self.done.len()
-    }
-
-    /// Everything that can be wrong with a transfer.
-    fn check(&mut self, transfer: &Transfer) -> Result<Size, SubmitErrorReason> {
-        let health = self.control.health();
-        if health != DeviceHealth::Healthy {
-            return Err(SubmitErrorReason::Unhealthy(health));
-        }
-        if transfer.after.device() != self.control.id() {
-            return Err(SubmitErrorReason::ForeignFence);
-        }
-        if !self.control.has_recorded(transfer.after) {
-            return Err(SubmitErrorReason::UnknownFence);
-        }
-        let size = self.checker.check(transfer)?;
-        if self.inflight() >= self.inflight_max {
-            let (inflight, inflight_max) = (self.inflight(), self.inflight_max);
-            return Err(SubmitErrorReason::Full { inflight, inflight_max });
-        }
-        Ok(size)
-    }
-
-    /// Takes note of an end: counts it and keeps its completion for the next poll.
-    fn note(&mut self, Ended { index, failure }: Ended) {
-        let Open { ticket, direction, size, submitted, span } = self.open.remove(index);
-        let edge = self.stats.edge(direction);
-        edge.time += submitted.elapsed();
-        let result = match failure {
-            None => {
-                edge.jobs_done += 1;
-                edge.chunks += size.num_chunks;
-                edge.bytes += size.bytes;
-                Ok(size.bytes)
-            }
-            Some(failure) => {
-                edge.jobs_failed += 1;
-                span.in_scope(|| tracing::debug!(ticket = ticket.0, %failure, "the transfer failed"));
-                Err(failure)
-            }
-        };
-        self.done.push_back(TransferCompletion { ticket, result });
-    }
-
-    /// Takes note of all ends that are known by now.
-    fn note_all(&mut self) {
-        while let Ok(ended) = self.ended.try_recv() {
-            self.note(ended);
-        }
+    /// How long a call that waits for `timeout` waits: not at all, where nothing would happen meanwhile.
+    fn patience(&self, timeout: Duration) -> Duration {
+        if self.shared.clock.is_virtual() { Duration::ZERO } else { timeout }
     }
 }
 
+/// On a [stepped](SteppedDevice) device, `wait` and `drain` wait for nothing: what is to happen, happens in steps.
 impl DeviceBackend for HostDevice {
-    fn name(&self) -> &str {
-        self.control.name()
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.info
     }
 
-    fn device_bytes(&self) -> u64 {
-        self.memory.device_bytes()
+    fn attach(&mut self, span: DeviceSpan) -> Result<RegionId, AttachError> {
+        self.shared.lock().attach(span, &self.shared.memory)
     }
 
-    fn record_fence(&mut self) -> Fence {
-        self.control.record_fence()
+    fn detach(&mut self, region: RegionId) -> Result<(), AttachError> {
+        self.shared.lock().detach(region)
+    }
+
+    fn record_fence(&mut self, point: ComputePoint) -> Result<Fence, FenceError> {
+        let mut core = self.shared.lock();
+        match point {
+            ComputePoint::Stream(stream) => core.fence_behind_stream(stream),
+            ComputePoint::Event(event) => core.fence_behind_event(event),
+        }
     }
 
     fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
-        let size = match self.check(&transfer) {
-            Ok(size) => size,
-            Err(reason) => return Err(SubmitError { transfer, reason }),
-        };
-        let Some([stores, loads]) = &self.lanes else {
-            let reason = SubmitErrorReason::Unhealthy(self.control.health());
-            return Err(SubmitError { transfer, reason });
-        };
-        let (ticket, direction) = (Ticket(self.next_ticket), transfer.direction);
-        let (bytes, num_ops) = (size.bytes, transfer.ops.len());
-        let (lane, span) = match direction {
-            Direction::Store => {
-                (stores, tracing::debug_span!("kvo.cuda.store", ticket = ticket.0, bytes, num_ops))
-            }
-            Direction::Load => {
-                (loads, tracing::debug_span!("kvo.cuda.load", ticket = ticket.0, bytes, num_ops))
-            }
-        };
-        let open = Open { ticket, direction, size, submitted: Instant::now(), span: span.clone() };
-        let index = self.open.insert(open);
-        if let Err(unsent) = lane.send(Job { index, transfer, span }) {
-            // A lane ends only when it is closed, so this cannot happen; if it did, nothing would have.
-            self.open.remove(index);
-            let reason = SubmitErrorReason::Unhealthy(self.control.health());
-            return Err(SubmitError { transfer: unsent.0.transfer, reason });
-        }
-        self.next_ticket += 1;
+        let direction = transfer.class.direction();
+        let ticket = self.shared.lock().submit(transfer, self.shared.now())?;
+        self.shared.wake_lane(direction);
         Ok(ticket)
     }
 
+    fn order_after(
+        &mut self,
+        ticket: Ticket,
+        mark: u32,
+        stream: StreamHandle,
+    ) -> Result<MarkOrder, FenceError> {
+        let order = self.shared.lock().order_after(ticket, mark, stream)?;
+        self.shared.wake_streams();
+        Ok(order)
+    }
+
     fn poll(&mut self, done: &mut Vec<TransferCompletion>) {
-        self.note_all();
-        done.extend(self.done.drain(..));
+        let mut core = self.shared.lock();
+        core.queue.on_time(self.shared.now());
+        core.take_done(done);
     }
 
     fn wait(&mut self, timeout: Duration, done: &mut Vec<TransferCompletion>) {
-        self.note_all();
-        if self.done.is_empty()
-            && !self.open.is_empty()
-            && let Ok(ended) = self.ended.recv_timeout(timeout)
-        {
-            self.note(ended);
+        let deadline = self.shared.now().saturating_add(self.patience(timeout));
+        let mut core = self.shared.lock();
+        core.queue.on_time(self.shared.now());
+        while !core.queue.has_done() && core.queue.num_open() > 0 {
+            let left = deadline.saturating_sub(self.shared.now());
+            if left.is_zero() {
+                break;
+            }
+            core = self.shared.wait_ended(core, left);
         }
-        self.poll(done);
+        core.take_done(done);
+    }
+
+    fn take_released(&mut self, released: &mut Vec<Ticket>) {
+        self.shared.lock().take_released(released);
     }
 
     fn health(&self) -> DeviceHealth {
-        self.control.health()
+        self.shared.lock().queue.health()
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<(), DrainError> {
-        let deadline = Instant::now().checked_add(timeout);
-        self.note_all();
-        while !self.open.is_empty() {
-            let left =
-                deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.ended.recv_timeout(left) {
-                Ok(ended) => self.note(ended),
-                Err(_) => return Err(DrainError { inflight: self.open.len(), waited: timeout }),
+        let deadline = self.shared.now().saturating_add(self.patience(timeout));
+        let mut core = self.shared.lock();
+        core.queue.on_time(self.shared.now());
+        while core.queue.num_open() > 0 {
+            let left = deadline.saturating_sub(self.shared.now());
+            if left.is_zero() {
+                return Err(DrainError { inflight: core.queue.num_open(), waited: timeout });
             }
+            core = self.shared.wait_ended(core, left);
         }
         Ok(())
     }
@@ -348,8 +387,11 @@ impl DeviceBackend for HostDevice {
 impl Drop for HostDevice {
     fn drop(&mut self) {
         self.shut_down();
-        if self.alive.recv_timeout(self.drop_timeout) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(device = %self.control.name(), "a kernel or a copy did not return: threads are left");
+        if self.alive.take().is_none() {
+            return;
+        }
+        if self.ended.recv_timeout(self.drop_timeout) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(device = %self.shared.info.name, "a kernel or a copy did not return: threads are left");
             return;
         }
         for thread in self.threads.drain(..) {
@@ -362,11 +404,10 @@ impl Drop for HostDevice {
 impl fmt::Debug for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostDevice")
-            .field("name", &self.control.name())
-            .field("memory", &self.memory)
-            .field("health", &self.control.health())
-            .field("inflight", &self.inflight())
-            .field("inflight_max", &self.inflight_max)
+            .field("info", &self.shared.info)
+            .field("memory", &self.shared.memory)
+            .field("health", &self.health())
+            .field("inflight", &self.stats().inflight)
             .finish_non_exhaustive()
     }
 }

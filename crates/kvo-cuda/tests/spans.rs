@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use kvo_core::{CopyOp, DeviceBackend, Direction, HostMemory, SlotAccessError, SlotId, Transfer};
+use kvo_core::{CopyOp, DeviceBackend, HostMemory, SlotAccessError, SlotId, Transfer, TransferClass};
 use kvo_cuda::{HostDevice, HostDeviceOptions};
 use tracing::{
     Event, Metadata, Subscriber,
@@ -79,15 +79,15 @@ fn a_transfer_is_one_span_with_its_size() {
     let lines = Arc::clone(&notes.0);
     tracing::subscriber::set_global_default(notes).unwrap();
 
-    let mut device = HostDevice::new(HostDeviceOptions::new(64), Arc::new(Slots::default())).unwrap();
-    let after = device.record_fence();
-    let op = |device_offset, slot| CopyOp { device_offset, slot: SlotId(slot), slot_offset: 0, bytes: 16 };
-    let stored = Transfer { direction: Direction::Store, ops: vec![op(0, 0), op(16, 2)], after };
-    device.submit(stored).unwrap();
-    let loaded = Transfer { direction: Direction::Load, ops: vec![op(48, 1)], after };
-    device.submit(loaded).unwrap();
-    let refused = Transfer { direction: Direction::Load, ops: vec![op(64, 1)], after };
-    assert!(device.submit(refused).is_err());
+    let mut device = HostDevice::new(HostDeviceOptions::default(), Arc::new(Slots::default())).unwrap();
+    let span = device.alloc(64).unwrap();
+    let region = device.attach(span).unwrap();
+    let after = device.record_fence(device.compute().point()).unwrap();
+    let op =
+        |device_offset, slot| CopyOp { region, device_offset, slot: SlotId(slot), slot_offset: 0, bytes: 16 };
+    device.submit(Transfer::new(TransferClass::Store, vec![op(0, 0), op(16, 2)], after)).unwrap();
+    device.submit(Transfer::new(TransferClass::Prefetch, vec![op(48, 1)], after)).unwrap();
+    assert!(device.submit(Transfer::new(TransferClass::Demand, vec![op(64, 1)], after)).is_err());
     device.drain(Duration::from_mins(1)).unwrap();
     drop(device);
 

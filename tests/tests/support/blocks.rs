@@ -11,6 +11,8 @@ pub type Content = (OffloadKey, u32);
 /// Every block of the device, with its users and what must be in it.
 pub struct Blocks {
     layout: BlockLayout,
+    /// Where the memory that the layout is of starts on the device.
+    base: u64,
     users: Vec<u32>,
     free: Vec<BlockId>,
     /// `None` while a load is in flight, and after one that failed.
@@ -21,10 +23,11 @@ pub struct Blocks {
 
 impl Blocks {
     /// Puts a canary into every block of a new device.
-    pub fn new(layout: BlockLayout, device: &HostDevice, seed: u64) -> Self {
+    pub fn new(layout: BlockLayout, base: u64, device: &HostDevice, seed: u64) -> Self {
         let num_blocks = layout.num_blocks();
         let mut blocks = Self {
             layout,
+            base,
             users: vec![0; num_blocks as usize],
             free: (0..num_blocks).map(BlockId).collect(),
             content: vec![None; num_blocks as usize],
@@ -77,18 +80,18 @@ impl Blocks {
         let whole = chunk_content(&key, usize::try_from(chunk.chunk_bytes()).unwrap());
         let page_bytes = usize::try_from(chunk.page_bytes()).unwrap();
         let (per_chunk, sub_block) = (chunk.blocks_per_chunk() as usize, sub_block as usize);
-        let layout = self.layout.clone();
+        let (layout, base) = (self.layout.clone(), self.base);
         (0..layout.page_bases().len()).map(move |plane| {
             let start = (plane * per_chunk + sub_block) * page_bytes;
             let offset = layout.page_offset(plane, block).expect("the block exists");
-            (offset, whole[start..start + page_bytes].to_vec())
+            (base + offset, whole[start..start + page_bytes].to_vec())
         })
     }
 
     /// Puts the compute of a block on the stream. A dead device computes nothing.
     pub fn write(&mut self, device: &HostDevice, block: BlockId, content: Content) {
         let pages = self.pages(block, content);
-        let launched = pages.map(|(offset, bytes)| device.compute().launch_write(offset, bytes));
+        let launched = pages.map(|(address, bytes)| device.compute().launch_write(address, bytes));
         let launched: Result<(), _> = launched.collect();
         self.content[block.0 as usize] = launched.is_ok().then_some(content);
     }
@@ -114,9 +117,9 @@ impl Blocks {
     #[track_caller]
     fn check(&self, device: &HostDevice, block: BlockId) {
         let Some(content) = self.content[block.0 as usize] else { return };
-        for (plane, (offset, expected)) in self.pages(block, content).enumerate() {
+        for (plane, (address, expected)) in self.pages(block, content).enumerate() {
             let mut bytes = vec![0; expected.len()];
-            device.memory().read(offset, &mut bytes).expect("a page lies in the device's memory");
+            device.memory().read(address, &mut bytes).expect("a page lies in the device's memory");
             assert!(bytes == expected, "block {}, plane {plane}: not the bytes of {content:?}", block.0);
         }
     }

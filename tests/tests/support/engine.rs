@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
     sync::{Arc, mpsc},
+    time::Instant,
 };
 
 use kvo_core::{
     BlockId, CompleteErrorReason, CopyOp, DeviceBackend, Direction, HostMemory, JobToken, LoadError,
     LookupResult, ManualClock, OffloadKey, OffloadManager, Refusal, RequestContext, RequestId, SecondaryTier,
-    SlotId, StoreOutcome, Ticket, Transfer, TransferCompletion, TransferResult,
+    SlotId, StoreOutcome, Ticket, Transfer, TransferClass, TransferCompletion, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
@@ -104,6 +105,8 @@ pub struct Engine {
     transfers: HashMap<Ticket, Open>,
     /// Transfers that have ended and that the manager was not told of yet.
     ended: Vec<TransferCompletion>,
+    /// Failed transfers whose slots and blocks the device may still touch: for the manager they have not ended.
+    held: Vec<TransferCompletion>,
 }
 
 impl Engine {
@@ -128,6 +131,7 @@ impl Engine {
             next_request: 0,
             transfers: HashMap::new(),
             ended: Vec::new(),
+            held: Vec::new(),
         }
     }
 
@@ -241,7 +245,7 @@ impl Engine {
         let spread: Vec<ChunkBlocks<'_>> =
             runs.iter().flat_map(|(slots, run)| self.planner.spread(skip, slots, run).unwrap()).collect();
         self.planner.plan_load(&spread, &mut ops).unwrap();
-        self.submit(req.id(), job.token, Direction::Load, ops, targets).map_err(|token| {
+        self.submit(req.id(), job.token, TransferClass::Demand, ops, targets).map_err(|token| {
             self.manager_mut().complete_load(token).unwrap();
             NotLoaded::NotTaken
         })
@@ -279,7 +283,7 @@ impl Engine {
             req.blocks[&key].iter().zip(0..).map(move |(block, sub_block)| (*block, (key, sub_block)))
         };
         let sources = job.keys.iter().flat_map(blocks).collect();
-        match self.submit(req.id(), job.token, Direction::Store, ops, sources) {
+        match self.submit(req.id(), job.token, TransferClass::Store, ops, sources) {
             Ok(ticket) => Offered::Running(ticket),
             Err(token) => {
                 self.manager_mut().complete_store(token, TransferResult::Failed).unwrap();
@@ -294,13 +298,15 @@ impl Engine {
         &mut self,
         req: RequestId,
         token: JobToken,
-        direction: Direction,
+        class: TransferClass,
         ops: Vec<CopyOp>,
         blocks: Vec<(BlockId, (OffloadKey, u32))>,
     ) -> Result<Ticket, JobToken> {
-        let after = self.device.record_fence();
-        match self.device.submit(Transfer { direction, ops, after }) {
+        // A dead device makes no fence, and then nothing may be copied.
+        let Ok(after) = self.device.record_fence(self.device.compute().point()) else { return Err(token) };
+        match self.device.submit(Transfer::new(class, ops, after)) {
             Ok(ticket) => {
+                let direction = class.direction();
                 let held: Vec<BlockId> = blocks.iter().map(|(block, _)| *block).collect();
                 self.blocks.hold(&held);
                 self.transfers.insert(ticket, Open { req, token, direction, blocks });
@@ -321,6 +327,12 @@ impl Engine {
     pub fn drain_device(&mut self) {
         self.device.drain(LONG).expect("transfers end");
         self.poll_device();
+        let started = Instant::now();
+        while !self.held.is_empty() {
+            assert!(started.elapsed() < LONG, "the device does not let go of {:?}", self.held);
+            std::thread::yield_now();
+            self.poll_device();
+        }
         // The two lanes race each other; what follows shall not depend on it.
         self.ended.sort_by_key(|completion| completion.ticket);
     }
@@ -328,11 +340,22 @@ impl Engine {
     /// Takes in the transfers that have ended by now.
     pub fn poll_device(&mut self) {
         self.device.poll(&mut self.ended);
+        self.sort_out_held();
+    }
+
+    /// A transfer that is held has not ended before the device lets go of it.
+    fn sort_out_held(&mut self) {
+        self.held.extend(self.ended.extract_if(.., |completion| completion.held));
+        let mut released = Vec::new();
+        self.device.take_released(&mut released);
+        let is_over = |completion: &mut TransferCompletion| released.contains(&completion.ticket);
+        self.ended.extend(self.held.extract_if(.., is_over));
     }
 
     /// Waits until a transfer has ended, if one is in flight.
     pub fn wait_device(&mut self) {
         self.device.wait(LONG, &mut self.ended);
+        self.sort_out_held();
     }
 
     /// Transfers that have ended and that the manager was not told of.
@@ -343,7 +366,7 @@ impl Engine {
     /// Tells the manager of the `nth` transfer that has ended, and checks every byte of a load.
     #[track_caller]
     pub fn complete(&mut self, nth: usize) -> Completion {
-        let TransferCompletion { ticket, result } = self.ended.swap_remove(nth);
+        let TransferCompletion { ticket, result, .. } = self.ended.swap_remove(nth);
         let Open { req, token, direction, blocks } =
             self.transfers.remove(&ticket).expect("a transfer ends once");
         let known = match direction {
@@ -425,7 +448,8 @@ impl Engine {
             stats.tiers.iter().all(|tier| tier.active_jobs == 0 && tier.invalid_reports == 0),
             "{stats:?}"
         );
-        assert!(self.transfers.is_empty() && self.ended.is_empty());
+        assert!(self.transfers.is_empty() && self.ended.is_empty() && self.held.is_empty());
+        assert_eq!(self.device.take_races(), []);
         for slot in (0..self.setup.num_slots).map(SlotId) {
             self.region.with_write(slot, &mut |_| {}).expect("nobody uses a slot any more");
         }
@@ -491,9 +515,16 @@ fn device(setup: &Setup, region: &Arc<dyn HostMemory>) -> (HostDevice, CopyPlann
     };
     let layout = arrange(&chunk, setup.num_blocks, device_bytes).unwrap();
     let planner = CopyPlanner::new(layout.clone(), setup.num_slots, chunk.chunk_bytes()).unwrap();
-    let options =
-        HostDeviceOptions { inflight_max: 4096, segment_bytes: 1024, ..HostDeviceOptions::new(device_bytes) };
-    let device = HostDevice::new(options, Arc::clone(region)).unwrap();
-    let blocks = Blocks::new(layout, &device, setup.seed);
+    let options = HostDeviceOptions {
+        inflight_max: 4096,
+        segment_bytes: 1024,
+        detect_races: true,
+        ..HostDeviceOptions::default()
+    };
+    let mut device = HostDevice::new(options, Arc::clone(region)).unwrap();
+    let span = device.alloc(device_bytes).unwrap();
+    // The planner names the first region.
+    device.attach(span).unwrap();
+    let blocks = Blocks::new(layout, span.address(), &device, setup.seed);
     (device, planner, blocks)
 }

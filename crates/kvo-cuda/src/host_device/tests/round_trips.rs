@@ -17,8 +17,11 @@ fn planned(layout: usize) -> (HostDevice, CopyPlanner) {
     let planner =
         CopyPlanner::new(make(&chunk, NUM_BLOCKS, device_bytes).unwrap(), 6, chunk.chunk_bytes()).unwrap();
     let slots = TestSlots::shared(6, usize::try_from(chunk.chunk_bytes()).unwrap());
-    let options = HostDeviceOptions { segment_bytes: 100, ..HostDeviceOptions::new(device_bytes) };
-    (HostDevice::new(options, slots).unwrap(), planner)
+    let options = HostDeviceOptions { segment_bytes: 100, detect_races: true, ..options() };
+    let mut device = HostDevice::new(options, slots).unwrap();
+    let span = device.alloc(device_bytes).unwrap();
+    device.attach(span).unwrap();
+    (device, planner)
 }
 
 /// What byte `byte` of a page of `owner`'s content `version` is in a plane.
@@ -34,7 +37,7 @@ fn content(owner: u32, version: u32, plane: usize) -> Vec<u8> {
 fn compute(device: &HostDevice, planner: &CopyPlanner, block: BlockId, owner: u32, version: u32) {
     for plane in 0..planner.layout().page_bases().len() {
         let offset = planner.layout().page_offset(plane, block).unwrap();
-        device.compute().launch_write(offset, content(owner, version, plane)).unwrap();
+        device.compute().launch_write(FIRST_ADDRESS + offset, content(owner, version, plane)).unwrap();
     }
 }
 
@@ -42,14 +45,15 @@ fn compute(device: &HostDevice, planner: &CopyPlanner, block: BlockId, owner: u3
 fn check_block(device: &HostDevice, planner: &CopyPlanner, block: BlockId, owner: u32, version: u32) {
     for plane in 0..planner.layout().page_bases().len() {
         let mut page = [0; 24];
-        device.memory().read(planner.layout().page_offset(plane, block).unwrap(), &mut page).unwrap();
+        let offset = planner.layout().page_offset(plane, block).unwrap();
+        device.memory().read(FIRST_ADDRESS + offset, &mut page).unwrap();
         assert_eq!(page[..], content(owner, version, plane), "block {}, plane {plane}", block.0);
     }
 }
 
-fn submit(device: &mut HostDevice, direction: Direction, ops: Vec<CopyOp>) -> Ticket {
-    let after = device.record_fence();
-    device.submit(Transfer { direction, ops, after }).unwrap()
+fn submit(device: &mut HostDevice, class: TransferClass, ops: Vec<CopyOp>) -> Ticket {
+    let after = fence(device);
+    device.submit(Transfer::new(class, ops, after)).unwrap()
 }
 
 #[test]
@@ -65,8 +69,8 @@ fn a_load_may_begin_and_end_inside_a_chunk_and_touches_no_other_block() {
             let chunks: Vec<_> = planner.spread(0, &slots, &sources).unwrap().collect();
             let mut ops = Vec::new();
             planner.plan_store(&chunks, &mut ops).unwrap();
-            submit(&mut device, Direction::Store, ops);
-            device.drain(LONG).unwrap();
+            submit(&mut device, TransferClass::Store, ops);
+            all(&mut device);
 
             // Destinations are blocks 20 to 39, every one written with a canary first.
             for block in 20..40 {
@@ -77,7 +81,7 @@ fn a_load_may_begin_and_end_inside_a_chunk_and_touches_no_other_block() {
             let chunks: Vec<_> = planner.spread(skip, &slots, &destinations).unwrap().collect();
             let mut ops = Vec::new();
             planner.plan_load(&chunks, &mut ops).unwrap();
-            submit(&mut device, Direction::Load, ops);
+            submit(&mut device, TransferClass::Demand, ops);
             let done = all(&mut device);
             assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
 
@@ -145,7 +149,7 @@ impl Engine {
                 let chunk = ChunkBlocks { slot: SlotId(slot), skip: 0, blocks: &blocks };
                 let mut ops = Vec::new();
                 self.planner.plan_store(&[chunk], &mut ops).unwrap();
-                let ticket = submit(&mut self.device, Direction::Store, ops);
+                let ticket = submit(&mut self.device, TransferClass::Store, ops);
                 for (content, block) in self.slots[slot as usize].iter_mut().zip(&blocks) {
                     *content = self.blocks[block.0 as usize];
                 }
@@ -160,7 +164,7 @@ impl Engine {
                 let chunk = ChunkBlocks { slot: SlotId(slot), skip, blocks: &blocks };
                 let mut ops = Vec::new();
                 self.planner.plan_load(&[chunk], &mut ops).unwrap();
-                let ticket = submit(&mut self.device, Direction::Load, ops);
+                let ticket = submit(&mut self.device, TransferClass::Demand, ops);
                 for (block, content) in blocks.iter().zip(&self.slots[slot as usize][skip as usize..]) {
                     self.blocks[block.0 as usize] = *content;
                 }
@@ -207,10 +211,33 @@ proptest! {
         }
         engine.settle(|_, _, _| true);
         engine.device.compute().synchronize(LONG).unwrap();
+        assert_eq!(engine.device.take_races(), []);
         for (block, content) in (0..).map(BlockId).zip(&engine.blocks) {
             if let Some((owner, version)) = *content {
                 check_block(&engine.device, &engine.planner, block, owner, version);
             }
         }
     }
+}
+
+/// Copies, and kernels beside them, in numbers: `KVO_SEED` replays a run.
+#[test]
+fn a_hundred_thousand_random_transfers_arrive_to_the_byte() {
+    let seed = std::env::var("KVO_SEED").map_or(0x5eed, |seed| seed.parse().expect("KVO_SEED is a number"));
+    println!("KVO_SEED={seed}");
+    let slots = TestSlots::shared(128, 96);
+    let options = HostDeviceOptions { segment_bytes: 100, quantum_bytes: 40, ..options() };
+    let mut device = HostDevice::new(options, slots.clone()).unwrap();
+    let spans = [4000, 2000].map(|bytes| device.alloc(bytes).unwrap());
+    let regions = spans.map(|span| device.attach(span).unwrap());
+    let streams = [device.compute().clone(), device.create_stream().unwrap()];
+    let mut traffic = random::Traffic::new(seed, &spans, &regions, &slots);
+    let started = Instant::now();
+    while traffic.num_ended() < 100_000 {
+        traffic.go_on(&mut device, &streams);
+        assert!(started.elapsed() < LONG, "seed {seed}: {} transfers in a minute", traffic.num_ended());
+    }
+    traffic.finish(&mut device, &streams);
+    let (stats, ended) = (device.stats(), traffic.num_ended());
+    assert_eq!(stats.stores.jobs_done + stats.loads.jobs_done, ended, "seed {seed}");
 }

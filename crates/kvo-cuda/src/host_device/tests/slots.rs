@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, TryLockError};
 use kvo_core::{HostMemory, SlotAccessError, SlotId};
 
 /// Slots with a lock each; all bytes are `0xEE` at first.
-pub(crate) struct TestSlots {
+pub(super) struct TestSlots {
     slots: Vec<RwLock<Vec<u8>>>,
     slot_bytes: usize,
     /// Called before every access.
@@ -13,30 +13,35 @@ pub(crate) struct TestSlots {
 }
 
 impl TestSlots {
-    pub(crate) fn new(num_slots: usize, slot_bytes: usize) -> Self {
+    pub(super) fn new(num_slots: usize, slot_bytes: usize) -> Self {
         let slots = (0..num_slots).map(|_| RwLock::new(vec![0xEE; slot_bytes])).collect();
         Self { slots, slot_bytes, on_access: Box::new(|_| ()) }
     }
 
-    pub(crate) fn shared(num_slots: usize, slot_bytes: usize) -> Arc<Self> {
+    pub(super) fn shared(num_slots: usize, slot_bytes: usize) -> Arc<Self> {
         Arc::new(Self::new(num_slots, slot_bytes))
     }
 
     /// Calls `on_access` before every access, from the thread that copies.
-    pub(crate) fn with_hook(self, on_access: impl Fn(SlotId) + Send + Sync + 'static) -> Self {
+    pub(super) fn with_hook(self, on_access: impl Fn(SlotId) + Send + Sync + 'static) -> Self {
         Self { on_access: Box::new(on_access), ..self }
     }
 
     /// Holds a slot as a reader.
-    pub(crate) fn hold(&self, slot: SlotId) -> RwLockReadGuard<'_, Vec<u8>> {
+    pub(super) fn hold(&self, slot: SlotId) -> RwLockReadGuard<'_, Vec<u8>> {
         self.slots[slot.0 as usize].read().unwrap()
     }
 
-    pub(crate) fn bytes(&self, slot: SlotId) -> Vec<u8> {
+    pub(super) fn bytes(&self, slot: SlotId) -> Vec<u8> {
         self.hold(slot).clone()
     }
 
-    pub(crate) fn fill(&self, slot: SlotId, bytes: &[u8]) {
+    /// Some bytes of a slot.
+    pub(super) fn part(&self, slot: SlotId, range: std::ops::Range<usize>) -> Vec<u8> {
+        self.hold(slot)[range].to_vec()
+    }
+
+    pub(super) fn fill(&self, slot: SlotId, bytes: &[u8]) {
         self.slots[slot.0 as usize].write().unwrap()[..bytes.len()].copy_from_slice(bytes);
     }
 
