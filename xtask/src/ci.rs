@@ -9,7 +9,7 @@ use std::{
 use crate::{
     bench, conformance, counts, cuda_features,
     process::{cargo, workspace},
-    tidy,
+    ptx, tidy,
 };
 
 /// Hits, evictions and their order of each policy are published for this traffic.
@@ -57,9 +57,10 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 15] = [
+    let steps: [(&str, Step); 16] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
+        ("ptx", compiled),
         ("lints", lints),
         ("docs", docs),
         ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked"]))),
@@ -128,6 +129,14 @@ fn recorded() -> Outcome {
             "there are no recorded scenarios at {}; set KVO_SHARED to the directory above conformance/",
             dir.display()
         )),
+    }
+}
+
+fn compiled() -> Outcome {
+    match ptx::check() {
+        Ok(()) => Outcome::Passed,
+        Err(failure @ ptx::Failure::NoNvrtc(_)) => Outcome::Skipped(failure.to_string()),
+        Err(failure) => Outcome::Failed(failure.to_string()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::counts::Mode;
+use crate::{counts::Mode, ptx};
 
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
@@ -20,7 +20,9 @@ cargo xtask TASK
                      agree, and on growth.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
-  ci                 What CI runs: format, tidy, lints, docs, tests, conformance, short benches, counts.
+  ptx [--check]      Compiles the copy kernel to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
+                     --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
+  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   cuda-features [--all]
                      Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
@@ -40,6 +42,7 @@ pub(crate) enum Task {
     Counts(Mode),
     /// Whether every version is tried.
     CudaFeatures(bool),
+    Ptx(ptx::Mode),
     SoakNvme(Vec<OsString>),
     Tidy,
 }
@@ -61,6 +64,7 @@ impl Task {
                 [flag] if flag == "--all" => Ok(Self::CudaFeatures(true)),
                 [flag, ..] => Err(format!("cuda-features takes --all, but got \"{}\"", flag.display())),
             },
+            Some("ptx") => ptx_mode(&rest).map(Self::Ptx),
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
                 _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
@@ -80,6 +84,14 @@ fn counts_mode(arguments: &[OsString]) -> Result<Mode, String> {
         [flag] if flag == "--check" => Ok(Mode::Check),
         [flag] if flag == "--bless" => Ok(Mode::Bless),
         [flag, ..] => Err(format!("counts takes --check or --bless, but got \"{}\"", flag.display())),
+    }
+}
+
+fn ptx_mode(arguments: &[OsString]) -> Result<ptx::Mode, String> {
+    match arguments {
+        [] => Ok(ptx::Mode::Build),
+        [flag] if flag == "--check" => Ok(ptx::Mode::Check),
+        [flag, ..] => Err(format!("ptx takes --check, but got \"{}\"", flag.display())),
     }
 }
 
@@ -110,6 +122,8 @@ mod tests {
         assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
         assert_eq!(parse(&["cuda-features"]), Ok(Task::CudaFeatures(false)));
         assert_eq!(parse(&["cuda-features", "--all"]), Ok(Task::CudaFeatures(true)));
+        assert_eq!(parse(&["ptx"]), Ok(Task::Ptx(ptx::Mode::Build)));
+        assert_eq!(parse(&["ptx", "--check"]), Ok(Task::Ptx(ptx::Mode::Check)));
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
         assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
@@ -131,6 +145,7 @@ mod tests {
         check_misuse(&["counts", "--checked"], "counts takes --check or --bless, but got \"--checked\"");
         check_misuse(&["counts", "--check", "--bless"], "counts takes --check or --bless");
         check_misuse(&["cuda-features", "--al"], "cuda-features takes --all, but got \"--al\"");
+        check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");

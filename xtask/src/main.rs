@@ -9,6 +9,7 @@ mod counts;
 mod cuda_features;
 mod flags;
 mod process;
+mod ptx;
 mod tidy;
 
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
         Task::CudaFeatures(is_all) => cuda_features::run(is_all),
+        Task::Ptx(mode) => ptx::run(mode),
         Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),
     }

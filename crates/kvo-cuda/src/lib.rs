@@ -103,6 +103,8 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg_attr(not(test), expect(dead_code, reason = "the device that launches it comes next"))]
+mod copy_kernel;
 mod error;
 mod host_device;
 mod layout;

@@ -23,13 +23,14 @@ const UNSAFE_FILES: [&str; 10] = [
 ];
 
 /// The kvo crates that each library crate may use: dependencies point downwards.
-const HOUSE: [(&str, &[&str]); 7] = [
+const HOUSE: [(&str, &[&str]); 8] = [
     ("kvo-core", &[]),
     ("kvo-policies", &["kvo-core"]),
     ("kvo-cpu", &["kvo-core", "kvo-policies"]),
     ("kvo-tiering", &["kvo-core", "kvo-policies", "kvo-cpu"]),
     ("kvo-nvme", &["kvo-core", "kvo-policies"]),
     ("kvo-cuda", &["kvo-core"]),
+    ("kvo-ptx", &[]),
     ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-tiering"]),
 ];
 
