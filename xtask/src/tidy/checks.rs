@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Where unsafe code may stand: files, or directories ending in `/`.
-const UNSAFE_FILES: [&str; 10] = [
+const UNSAFE_FILES: [&str; 15] = [
     "crates/kvo-core/src/claims.rs",
     "crates/kvo-core/src/device.rs",
     "crates/kvo-core/src/tables.rs",
@@ -19,11 +19,16 @@ const UNSAFE_FILES: [&str; 10] = [
     "crates/kvo-cuda/src/cuda/driver.rs",
     "crates/kvo-cuda/src/cuda/driver/",
     "crates/kvo-cuda/src/host_device/handles.rs",
+    "crates/kvo-fakecuda/src/client/library.rs",
+    "crates/kvo-fakecuda/src/exports.rs",
+    "crates/kvo-fakecuda/src/memory.rs",
+    "crates/kvo-fakecuda/src/pointers.rs",
+    "crates/kvo-fakecuda/tests/support/",
     "crates/kvo-nvme/src/engine/uring/ring.rs",
 ];
 
 /// The kvo crates that each library crate may use: dependencies point downwards.
-const HOUSE: [(&str, &[&str]); 8] = [
+const HOUSE: [(&str, &[&str]); 9] = [
     ("kvo-core", &[]),
     ("kvo-policies", &["kvo-core"]),
     ("kvo-cpu", &["kvo-core", "kvo-policies"]),
@@ -31,6 +36,7 @@ const HOUSE: [(&str, &[&str]); 8] = [
     ("kvo-nvme", &["kvo-core", "kvo-policies"]),
     ("kvo-cuda", &["kvo-core"]),
     ("kvo-ptx", &[]),
+    ("kvo-fakecuda", &["kvo-ptx"]),
     ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-tiering"]),
 ];
 
@@ -39,6 +45,12 @@ const OF_PROGRAMS: [(&str, &str); 1] = [("kvo-nvme", "kvo-cpu")];
 
 /// Dependencies that one crate alone may name.
 const OWNED_DEPENDENCIES: [(&str, &str); 2] = [("cudarc", "kvo-cuda"), ("io-uring", "kvo-nvme")];
+
+/// Who may name such a dependency besides, for its tests.
+const OF_TESTS: [(&str, &str); 1] = [("kvo-fakecuda", "cudarc")];
+
+/// Crates that others name for their tests alone: what a user builds has none of them.
+const TEST_ONLY: [&str; 2] = ["kvo-fakecuda", "kvo-ptx"];
 
 const LINES_MAX: usize = 800;
 const ARCHITECTURE_LINES_MAX: usize = 300;
@@ -62,7 +74,7 @@ const MACHINE_WORDS: [&str; 9] = [
 
 /// Every complaint about the files, in the order of the rules.
 pub(super) fn all(sources: &[Source]) -> Vec<Complaint> {
-    let rules: [fn(&Source) -> Vec<Complaint>; 10] = [
+    let rules: [fn(&Source) -> Vec<Complaint>; 11] = [
         crate_root_answers_for_unsafe,
         unsafe_modules_are_let_off_by_name,
         unsafe_stands_in_its_files,
@@ -71,6 +83,7 @@ pub(super) fn all(sources: &[Source]) -> Vec<Complaint> {
         nothing_names_a_machine,
         dependencies_point_downwards,
         owned_dependencies_stay_with_their_owner,
+        test_crates_are_for_tests,
         xtask_builds_in_seconds,
         packages_take_the_workspace_lints,
     ];
@@ -270,9 +283,23 @@ fn owned_dependencies_stay_with_their_owner(source: &Source) -> Vec<Complaint> {
     let found = dependencies(&source.text).into_iter().filter_map(|dependency| {
         let (_, owner) = OWNED_DEPENDENCIES.iter().find(|(owned, _)| *owned == dependency.name)?;
         let message = format!("only {owner} names {}", dependency.name);
-        (*owner != name).then(|| complaint(source, dependency.line, message))
+        let is_of_tests = dependency.dev && OF_TESTS.contains(&(name, dependency.name));
+        (*owner != name && !is_of_tests).then(|| complaint(source, dependency.line, message))
     });
     found.collect()
+}
+
+/// What stands in for a device is a dev-dependency, and never part of what is built for a user.
+fn test_crates_are_for_tests(source: &Source) -> Vec<Complaint> {
+    let Some(name) = package_name(&source.text).filter(|_| is_manifest(source)) else { return Vec::new() };
+    let named = dependencies(&source.text).into_iter().filter(|dependency| {
+        TEST_ONLY.contains(&dependency.name) && !dependency.dev && !TEST_ONLY.contains(&name)
+    });
+    named
+        .map(|dependency| {
+            complaint(source, dependency.line, format!("{} is for tests: a dev-dependency", dependency.name))
+        })
+        .collect()
 }
 
 /// Every task waits for this package to build.

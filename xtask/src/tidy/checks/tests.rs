@@ -51,9 +51,10 @@ fn a_crate_with_unsafe_code_names_its_module() {
 
 #[test]
 fn each_module_with_unsafe_code_is_let_off_where_it_is_declared() {
-    let one =
-        "#![deny(unsafe_code)]\n#[expect(unsafe_code, reason = \"claims\")]\nmod claims;\nmod tables;\n";
-    check_bad("crates/kvo-core/src/lib.rs", one, 0, "stands above mod tables");
+    let claims = "#[expect(unsafe_code, reason = \"claims\")]\nmod claims;\n";
+    let device = "#[expect(unsafe_code, reason = \"handles\")]\nmod device;\n";
+    let two = format!("#![deny(unsafe_code)]\n{claims}{device}mod tables;\n");
+    check_bad("crates/kvo-core/src/lib.rs", &two, 0, "stands above mod tables");
     let nested = "#[expect(unsafe_code, reason = \"addresses\")]\nmod ring;\n";
     check_good("crates/kvo-nvme/src/engine/uring.rs", nested);
     check_bad("crates/kvo-nvme/src/engine/uring.rs", "mod ring;\n", 0, "stands above mod ring");
@@ -135,10 +136,23 @@ fn devices_and_kernel_interfaces_have_one_owner() {
     let cudarc = "[dependencies]\ncudarc = { version = \"1\", optional = true }\n";
     check_good("crates/kvo-cuda/Cargo.toml", &manifest("kvo-cuda", cudarc));
     check_bad("crates/kvo-cpu/Cargo.toml", &manifest("kvo-cpu", cudarc), 6, "only kvo-cuda names cudarc");
+    let for_tests = "[dev-dependencies]\ncudarc = \"1\"\n";
+    check_good("crates/kvo-fakecuda/Cargo.toml", &manifest("kvo-fakecuda", for_tests));
+    check_bad("crates/kvo-fakecuda/Cargo.toml", &manifest("kvo-fakecuda", cudarc), 6, "only kvo-cuda");
     let ring = "[target.'cfg(unix)'.dev-dependencies]\nio-uring = \"1\"\n";
     check_good("crates/kvo-nvme/Cargo.toml", &manifest("kvo-nvme", ring));
     check_bad("tests/Cargo.toml", &manifest("kvo-tests", ring), 6, "only kvo-nvme names io-uring");
     check_good("Cargo.toml", "[workspace.dependencies]\ncudarc = \"1\"\nio-uring = \"1\"\n");
+}
+
+#[test]
+fn what_stands_in_for_a_device_is_a_dev_dependency() {
+    let fake = "kvo-fakecuda.workspace = true\n";
+    check_good("crates/kvo-cuda/Cargo.toml", &manifest("kvo-cuda", &format!("[dev-dependencies]\n{fake}")));
+    let of_library = format!("[dependencies]\n{fake}");
+    check_bad("bench/Cargo.toml", &manifest("kvo-bench", &of_library), 6, "for tests");
+    let interpreter = "[dependencies]\nkvo-ptx.workspace = true\n";
+    check_good("crates/kvo-fakecuda/Cargo.toml", &manifest("kvo-fakecuda", interpreter));
 }
 
 #[test]
