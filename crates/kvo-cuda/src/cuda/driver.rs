@@ -7,6 +7,8 @@
 
 mod batch;
 mod context;
+mod kernel;
+mod registration;
 mod table;
 
 use std::{ffi::c_int, sync::OnceLock};
@@ -14,10 +16,11 @@ use std::{ffi::c_int, sync::OnceLock};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use self::table::Table;
-#[expect(unused_imports, reason = "for the device")]
 pub(crate) use self::{
     batch::BatchCopy,
-    context::{CallError, Context, Current, Event, Rows, Stream},
+    context::{CallError, Context, Event, Rows, Stream},
+    kernel::CopyKernel,
+    registration::{Registration, populate},
 };
 use super::codes::DriverCode;
 

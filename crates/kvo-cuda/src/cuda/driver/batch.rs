@@ -41,10 +41,6 @@ impl BatchCopy {
         self.from.push(from);
         self.bytes.push(bytes);
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.to.len()
-    }
 }
 
 impl Context {

@@ -78,7 +78,7 @@ impl Context {
     }
 
     /// Makes a call, unless the context is broken; takes note if that is what the call says.
-    fn call(&self, call: &'static str, make: impl FnOnce(&Table) -> u32) -> Result<(), CallError> {
+    pub(super) fn call(&self, call: &'static str, make: impl FnOnce(&Table) -> u32) -> Result<(), CallError> {
         if let Some(code) = self.broken() {
             return Err(CallError { call, code });
         }
@@ -137,8 +137,18 @@ impl Context {
         Ok(Event { context: Arc::clone(self), raw })
     }
 
-    /// Records `event` behind what is on an engine's stream now. The context is current.
+    /// Records `event` behind what is on an engine's stream now. The context is current. A stream that is being captured
+    /// is refused: the event would become part of the graph, and never pass.
     pub(crate) fn record_on(&self, event: &Event, stream: StreamHandle) -> Result<(), CallError> {
+        let mut is_capturing: c_int = 0;
+        self.call("cuStreamIsCapturing", |table| match table.is_capturing {
+            // SAFETY: the stream is alive, by the contract of `StreamHandle::from_raw`; the driver writes one int.
+            Some(call) => unsafe { call(stream_of(stream), &raw mut is_capturing) },
+            None => 0,
+        })?;
+        if is_capturing != 0 {
+            return Err(CallError { call: "cuEventRecord", code: DriverCode(CAPTURE_UNSUPPORTED) });
+        }
         // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
         self.call("cuEventRecord", |table| unsafe { (table.event_record)(event.raw, stream_of(stream)) })
     }
@@ -180,6 +190,29 @@ impl Context {
             None => MISSING,
         })?;
         Ok(address)
+    }
+
+    /// Memory of the device. The context is current.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64, CallError> {
+        let mut address = 0;
+        self.call("cuMemAlloc", |table| match table.memory_allocate {
+            // SAFETY: the driver writes one address, during the call.
+            Some(call) => unsafe { call(&raw mut address, bytes) },
+            None => MISSING,
+        })?;
+        Ok(address)
+    }
+
+    /// Frees memory of [`allocate`](Self::allocate).
+    ///
+    /// # Safety
+    /// Called once for an address, when no copy uses the memory any more.
+    pub(crate) unsafe fn free(&self, address: u64) -> Result<(), CallError> {
+        self.call("cuMemFree", |table| match table.memory_free {
+            // SAFETY: the caller says that nothing uses it.
+            Some(call) => unsafe { call(address) },
+            None => MISSING,
+        })
     }
 
     /// Start and length of the allocation that a device address is in. The context is current.
@@ -254,6 +287,11 @@ impl Context {
         })
     }
 
+    /// Whether the driver has copies of rows.
+    pub(crate) fn has_rows(&self) -> bool {
+        self.driver.table.copy_2d.is_some()
+    }
+
     pub(super) fn calls(&self) -> &Table {
         &self.driver.table
     }
@@ -268,6 +306,9 @@ impl Context {
         self.call(call, |table| make(table, stream.raw))
     }
 }
+
+/// In the driver's words: not while the stream is being captured.
+const CAPTURE_UNSUPPORTED: u32 = 900;
 
 /// What is said of a function that the driver lacks: not supported.
 pub(super) const MISSING: u32 = 801;
@@ -323,7 +364,19 @@ unsafe impl Send for Stream {}
 // SAFETY: as for `Stream`.
 unsafe impl Send for Event {}
 
+// SAFETY: as for `Stream`.
+unsafe impl Sync for Event {}
+
+// SAFETY: as for its being `Send`.
+unsafe impl Sync for Stream {}
+
 impl Stream {
+    /// Makes what is put on it from now on wait for what an event of kvo's was last recorded behind.
+    pub(crate) fn wait_own(&self, event: &Event) -> Result<(), CallError> {
+        // SAFETY: both are alive and of one context.
+        self.context.call("cuStreamWaitEvent", |table| unsafe { (table.stream_wait)(self.raw, event.raw, 0) })
+    }
+
     /// Makes what is put on it from now on wait for what an engine's event was last recorded behind. The engine may
     /// record the event again afterwards: that changes nothing.
     pub(crate) fn wait_for(&self, event: EventHandle) -> Result<(), CallError> {

@@ -100,6 +100,7 @@ symbols! {
             attribute = cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
         }
         optional {
+            is_capturing = cuStreamIsCapturing(CUstream, *mut c_int);
             proc_address = cuGetProcAddress_v2(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int);
             copy_batch = cuMemcpyBatchAsync(
                 *mut CUdeviceptr,
