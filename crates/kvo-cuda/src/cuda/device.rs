@@ -2,6 +2,7 @@
 
 use std::{
     fmt, io,
+    mem::ManuallyDrop,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::JoinHandle,
@@ -317,17 +318,27 @@ fn setting(driver: &DriverFacts, device: &DeviceFacts) -> String {
     format!("{}, driver {release}, link {}", device.name, device.link.clone().unwrap_or_else(unknown))
 }
 
-/// Starts the device's thread. If it panics, the device is dead.
+/// Starts the device's thread. If it panics, the device is dead. Of a dead device nobody can say what it still touches:
+/// slots then stay claimed, and memory mapped and registered.
 fn spawn(
     name: &str,
     shared: Arc<Shared>,
     worker: Worker,
     alive: Sender<()>,
 ) -> Result<JoinHandle<()>, io::Error> {
-    std::thread::Builder::new().name(format!("kvo-{name}")).spawn(move || {
-        if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
+    let thread = std::thread::Builder::new().name(format!("kvo-{name}"));
+    let device = name.to_owned();
+    thread.spawn(move || {
+        let mut worker = ManuallyDrop::new(worker);
+        let is_done = catch_unwind(AssertUnwindSafe(|| worker.run())).unwrap_or_else(|_| {
             shared.context.break_with("the device's thread", PANICKED);
             drop(shared.lock());
+            false
+        });
+        if is_done {
+            drop(ManuallyDrop::into_inner(worker));
+        } else {
+            tracing::warn!(%device, "slots of a dead device stay claimed, and its host memory mapped");
         }
         shared.ended.ring();
         drop(alive);

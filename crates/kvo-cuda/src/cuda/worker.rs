@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -50,7 +49,7 @@ enum Rest {
     Over,
 }
 
-/// See the module's head. It owns all that the device may still touch, and keeps it if the device died.
+/// See the module's head. It owns all that the device may still touch.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     /// By direction: pieces in the order of the stream.
@@ -92,8 +91,9 @@ impl Worker {
         }
     }
 
-    /// Runs until the device is shut down and has ended all, or is dead.
-    pub(crate) fn run(mut self) {
+    /// Runs until the device is shut down and has ended all, or is dead. Says whether the device is done with what the
+    /// worker owns, which otherwise must not be dropped.
+    pub(crate) fn run(&mut self) -> bool {
         if let Some(near) = &self.near {
             near.bind_thread();
         }
@@ -102,7 +102,7 @@ impl Worker {
         while bound.is_ok() && self.context().broken().is_none() {
             if !self.turn() {
                 match self.rest(last.elapsed()) {
-                    Rest::Over => return,
+                    Rest::Over => return true,
                     Rest::Short => continue,
                     Rest::Long => {}
                 }
@@ -113,7 +113,7 @@ impl Worker {
             self.context().break_with(call, code);
         }
         self.shared.lock().marks.clear();
-        self.leave();
+        self.is_idle() && self.claims.is_empty()
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -280,17 +280,6 @@ impl Worker {
             self.shared.work.sleep_for(NAP.min(left));
         }
         Rest::Short
-    }
-
-    /// The device is dead, and nobody can say what it still touches: slots stay claimed, memory mapped and registered.
-    fn leave(self) {
-        if self.is_idle() && self.claims.is_empty() {
-            return;
-        }
-        let num_pieces = self.on_device.iter().map(VecDeque::len).sum::<usize>();
-        tracing::warn!(num_pieces, "slots of a dead device stay claimed, and its memory mapped");
-        let Self { on_device, claims, pool, .. } = self;
-        mem::forget((on_device, claims, pool));
     }
 }
 

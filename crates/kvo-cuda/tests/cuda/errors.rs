@@ -1,12 +1,12 @@
 //! What is left after errors.
 
 use kvo_core::{
-    ComputePoint, DeviceBackend, DeviceHealth, FenceError, MarkOrder, SubmitErrorReason, TransferClass,
-    TransferFailure,
+    ComputePoint, DeviceBackend, DeviceHealth, FenceError, HostMemory, MarkOrder, SubmitErrorReason,
+    TransferClass, TransferFailure,
 };
 use kvo_fakecuda::Hold;
 
-use crate::rig::{NUM_SLOTS, Rig, SLOT_BYTES, until};
+use crate::rig::{NUM_SLOTS, Panicky, Rig, SLOT_BYTES, fake, host_memory, options, until};
 
 /// Every call of the driver that a device makes.
 const CALLS: [&str; 12] = [
@@ -79,7 +79,6 @@ fn check_death(code: u32, happen: impl FnOnce(&mut Rig)) {
     let after: Vec<u64> = CALLS.iter().map(|call| fake.calls(call)).collect();
     assert_eq!(after, before, "{CALLS:?}");
     for slot in 0..NUM_SLOTS {
-        use kvo_core::HostMemory;
         let is_free = host.with_write(kvo_core::SlotId(slot), &mut |_| ()).is_ok();
         assert_eq!(is_free, !held.contains(&u64::from(slot)), "slot {slot}");
     }
@@ -100,6 +99,37 @@ fn an_error_that_an_event_tells_of_ends_the_device_whatever_it_is() {
     for code in [700, 1, 400, 77_777] {
         check_death(code, |rig| rig.fake.fail_calls("cuEventQuery", 1, u64::MAX, code));
     }
+}
+
+/// Whatever panics in the device's thread, nothing is given back that the device may still touch.
+#[test]
+fn a_panic_ends_the_device_and_gives_back_nothing_that_is_under_way() {
+    let fake = fake();
+    let context = cudarc::driver::CudaContext::new(0).unwrap();
+    let host = host_memory(NUM_SLOTS, SLOT_BYTES);
+    let panicky = std::sync::Arc::new(Panicky { memory: host.clone(), bad: kvo_core::SlotId(9) });
+    let device = kvo_cuda::CudaDevice::new(options(), panicky).unwrap();
+    let mut rig = Rig::around(device, host, context, fake);
+    let after = rig.passed();
+    rig.fake.hold(Hold::ToHost(0));
+    let under_way = rig.submit(rig.one_slot(TransferClass::Store, 3, after));
+    until(|| rig.device.stats().paths.memcpy.copies == 1);
+    let panics = rig.submit(rig.one_slot(TransferClass::Store, 9, after));
+    let mut done = Vec::new();
+    until(|| {
+        rig.device.poll(&mut done);
+        done.len() == 2
+    });
+    let dead = Err(TransferFailure::Device { code: 999 });
+    assert!(done.iter().all(|done| done.result == dead), "{done:?}");
+    assert!([under_way, panics].iter().all(|ticket| done.iter().any(|done| done.ticket == *ticket)));
+    assert_eq!(rig.device.health(), DeviceHealth::Dead { code: 999 });
+    let Rig { device, host, fake, .. } = rig;
+    drop(device);
+    assert!(host.with_write(kvo_core::SlotId(3), &mut |_| ()).is_err(), "the copy is still under way");
+    assert_eq!(fake.counts().registrations, 1);
+    fake.release(Hold::All);
+    assert_eq!(fake.violations(), []);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use kvo_core::{Direction, TransferClass};
+use kvo_core::TransferClass;
 
 use crate::rig::Rig;
 
@@ -22,7 +22,6 @@ fn an_idle_device_takes_no_processor() {
     let after = rig.passed();
     let load = rig.submit(rig.one_slot(TransferClass::Demand, 0, after));
     rig.succeeds(load);
-    assert_eq!(TransferClass::Demand.direction(), Direction::Load);
     std::thread::sleep(Duration::from_millis(20));
     let Some(before) = ran("kvo-cuda:0") else {
         eprintln!("SKIPPED: the kernel does not say how long a thread ran");
@@ -30,5 +29,6 @@ fn an_idle_device_takes_no_processor() {
     };
     std::thread::sleep(Duration::from_millis(500));
     let after = ran("kvo-cuda:0").unwrap();
+    eprintln!("idle: {} ns of 500 ms", after - before);
     assert!(after - before < 10_000_000, "{} ns of 500 ms", after - before);
 }

@@ -1,14 +1,15 @@
 //! A small engine: it owns memory of the device, streams and events, and lends them to the device under test.
 
 use std::{
+    ptr::NonNull,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use kvo_core::{
-    ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId, SlotId,
-    StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
+    ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId,
+    SlotAccessError, SlotId, StableMemory, StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
 };
 use kvo_cpu::{HostRegion, RegionOptions};
 use kvo_cuda::{CopyPath, CudaDevice, CudaOptions, PathTable, TableSource, probe};
@@ -81,7 +82,17 @@ impl Rig {
         let context = CudaContext::new(options.ordinal as usize).unwrap();
         assert_eq!(probe().devices().len(), 2, "{}", probe());
         prepare(&fake);
-        let mut device = CudaDevice::new(options, host.clone()).unwrap();
+        let device = CudaDevice::new(options, host.clone()).unwrap();
+        Self::around(device, host, context, fake)
+    }
+
+    /// With a device that was made over `host`, in whatever way.
+    pub(crate) fn around(
+        mut device: CudaDevice,
+        host: Arc<HostRegion>,
+        context: Arc<CudaContext>,
+        fake: Exclusive,
+    ) -> Self {
         let (region, address) = attach(&mut device, &context, REGION_BYTES);
         Self { device, host, region, address, context, fake }
     }
@@ -210,6 +221,57 @@ pub(crate) fn raw(stream: &CudaStream) -> u64 {
 /// Bytes that differ from place to place and from seed to seed.
 pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|index| FakeDriver::pattern(seed, index)).collect()
+}
+
+/// Host memory that panics when `bad` is claimed.
+pub(crate) struct Panicky {
+    pub(crate) memory: Arc<HostRegion>,
+    pub(crate) bad: SlotId,
+}
+
+impl HostMemory for Panicky {
+    fn num_slots(&self) -> u32 {
+        self.memory.num_slots()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.memory.slot_bytes()
+    }
+
+    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
+        self.memory.with_read(slot, read)
+    }
+
+    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
+        self.memory.with_write(slot, write)
+    }
+}
+
+// SAFETY: all of it is the memory's; a panic claims nothing.
+unsafe impl StableMemory for Panicky {
+    fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        assert_ne!(slot, self.bad, "the panic that the test wants");
+        self.memory.claim_read(slot)
+    }
+
+    unsafe fn release_read(&self, slot: SlotId) {
+        // SAFETY: the caller's.
+        unsafe { self.memory.release_read(slot) };
+    }
+
+    fn claim_write(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        assert_ne!(slot, self.bad, "the panic that the test wants");
+        self.memory.claim_write(slot)
+    }
+
+    unsafe fn release_write(&self, slot: SlotId) {
+        // SAFETY: the caller's.
+        unsafe { self.memory.release_write(slot) };
+    }
+
+    fn span(&self) -> (NonNull<u8>, usize) {
+        self.memory.span()
+    }
 }
 
 /// Waits until something is so.
