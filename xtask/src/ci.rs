@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance, counts, fuzz,
+    bench, conformance, counts, cuda_features, fuzz,
     process::{cargo, workspace},
     ptx, tidy,
 };
@@ -60,13 +60,16 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 16] = [
+    let steps: [(&str, Step); 17] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("ptx", compiled),
         ("lints", lints),
         ("docs", docs),
         ("tests", || run_command(cargo(["test", "--workspace", FEATURES, "--locked", "--no-fail-fast"]))),
+        ("features of cudarc", || {
+            if cuda_features::run(false) == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }
+        }),
         ("interleavings", interleavings),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),

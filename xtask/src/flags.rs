@@ -27,6 +27,8 @@ cargo xtask TASK
                      --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
   ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
+  cuda-features [--all]
+                     Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
   tidy               Checks of the sources that no compiler makes.
 ";
 
@@ -45,6 +47,8 @@ pub(crate) enum Task {
     Conformance(OsString),
     Counts(Mode),
     Fuzz(fuzz::Options),
+    /// Whether every version is tried.
+    CudaFeatures(bool),
     Ptx(ptx::Mode),
     SoakNvme(Vec<OsString>),
     Tidy,
@@ -63,6 +67,11 @@ impl Task {
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
             Some("fuzz") => fuzz_options(rest).map(Self::Fuzz),
+            Some("cuda-features") => match rest.as_slice() {
+                [] => Ok(Self::CudaFeatures(false)),
+                [flag] if flag == "--all" => Ok(Self::CudaFeatures(true)),
+                [flag, ..] => Err(format!("cuda-features takes --all, but got \"{}\"", flag.display())),
+            },
             Some("ptx") => ptx_mode(&rest).map(Self::Ptx),
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
@@ -151,6 +160,8 @@ mod tests {
         assert_eq!(parse(&["counts"]), Ok(Task::Counts(Mode::Show)));
         assert_eq!(parse(&["counts", "--check"]), Ok(Task::Counts(Mode::Check)));
         assert_eq!(parse(&["counts", "--bless"]), Ok(Task::Counts(Mode::Bless)));
+        assert_eq!(parse(&["cuda-features"]), Ok(Task::CudaFeatures(false)));
+        assert_eq!(parse(&["cuda-features", "--all"]), Ok(Task::CudaFeatures(true)));
         assert_eq!(parse(&["ptx"]), Ok(Task::Ptx(ptx::Mode::Build)));
         assert_eq!(parse(&["ptx", "--check"]), Ok(Task::Ptx(ptx::Mode::Check)));
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
@@ -186,6 +197,7 @@ mod tests {
         check_misuse(&["fuzz", "--seconds", "-1"], "--seconds takes a number of seconds");
         check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds and files, but got \"--fast\"");
         check_misuse(&["fuzz", "a"], "fuzz runs files of one target: name it");
+        check_misuse(&["cuda-features", "--al"], "cuda-features takes --all, but got \"--al\"");
         check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");

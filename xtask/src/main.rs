@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod counts;
+mod cuda_features;
 mod flags;
 mod fuzz;
 mod process;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::CudaFeatures(is_all) => cuda_features::run(is_all),
         Task::Ptx(mode) => ptx::run(mode),
         Task::SoakNvme(arguments) => bench::soak(arguments),
         Task::Tidy => tidy::run(),

@@ -52,6 +52,7 @@ impl Slice {
     pub(crate) const BYTES: usize = 24;
 
     /// Itself as the kernel reads it.
+    #[cfg(test)]
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (word, value) in bytes.chunks_exact_mut(8).zip([self.source, self.destination, self.bytes]) {
@@ -83,6 +84,7 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// Both.
+    #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Aligned, Self::Any];
 
     /// What the PTX calls it, for `cuModuleGetFunction`.

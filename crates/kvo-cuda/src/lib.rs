@@ -2,7 +2,8 @@
 //!
 //! This crate knows where bytes are and moves them. It does not know which chunks are worth keeping, owns no slot
 //! and evicts nothing: the primary tier reserves and pins slots before a transfer is submitted, and learns of its end
-//! afterwards. Nothing here needs a driver or a GPU.
+//! afterwards. Nothing here needs a driver or a GPU to be built, and nothing
+//! but a [`CudaDevice`] needs one to run.
 //!
 //! ```text
 //!    GPU blocks                                        one slot, one chunk
@@ -26,7 +27,9 @@
 //!   lanes for stores and loads, compute streams and fences between them. A whole system can be built, tested and
 //!   replayed on it.
 //! - A [`SteppedDevice`] is the same in one thread and in virtual time, in an order that follows from a seed.
-//! - A [`Race`] is what the detector in both finds: two jobs that touch the same bytes and that nothing orders.
+//! - A [`CudaDevice`] is one that is a GPU: one stream a direction, as many bytes on it as a window has, and the way for
+//!   each copy that was measured to be the fastest. [`probe`] says which there are, and never panics.
+//! - A [`Race`] is what the detector in the host devices finds: two jobs that touch the same bytes and that nothing orders.
 //!
 //! # Example
 //!
@@ -93,19 +96,24 @@
 //!
 //! # Features
 //!
-//! None.
+//! - `cuda`, on by default: devices that are GPUs, by the CUDA driver. It needs no CUDA to build, and looks for the
+//!   driver when a program asks for it. [`probe`] says what it found.
 //!
 //! # Sources
 //!
 //! That loads as well as stores wait for compute answers two corruptions found in vLLM (issue 45704, PR 31341); that
 //! every copy is checked against both memories, another (PR 39617). Loads that begin inside a chunk follow vLLM
 //! issue 28950; that both sides of a copy may descend, PR 56110. Codes of dead devices are those of the CUDA driver API.
+//! That batches are tested, cut and given up at the first refusal answers vLLM issue 49276 and `PegaFlow` PR 278.
 
-// Names of the host device's own streams and spans are made in `host_device/handles.rs`; nothing else is unsafe.
+// Names of the host device's own streams and spans are made in `host_device/handles.rs`; a GPU's copies are in
+// `cuda/issue.rs` and the calls of its driver in `cuda/driver.rs`. Nothing else is unsafe.
 #![deny(unsafe_code)]
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the device that launches it comes next"))]
+#[cfg(feature = "cuda")]
 mod copy_kernel;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod error;
 mod fingerprint;
 mod host_device;
@@ -115,6 +123,12 @@ mod queue;
 #[cfg(test)]
 mod testing;
 
+#[cfg(feature = "cuda")]
+pub use crate::cuda::{
+    BatchTestError, BatchUse, CopyPath, CudaDevice, CudaError, CudaOptions, CudaStats, DeviceFacts,
+    DriverCode, DriverFacts, ErrorClass, HostMode, PathCount, PathStats, PathTable, PathUse, Probe,
+    TableSource, probe, test_batches,
+};
 pub use crate::{
     error::{GeometryError, PageName, PlanError},
     fingerprint::{ChunkIdentity, Fingerprint, Parallelism, RankOf},

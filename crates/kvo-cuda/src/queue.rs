@@ -79,7 +79,10 @@ pub(crate) enum FenceState {
     /// Compute has passed it.
     Passed,
     /// Not known to be passed, but the device's own queue will wait for it if it is told to.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    #[cfg_attr(
+        not(any(test, feature = "cuda")),
+        expect(dead_code, reason = "for a device that is driven by a driver")
+    )]
     OnDevice,
     /// Not known to be passed: the transfer stays queued, and those of its class behind it.
     NotYet,
@@ -131,7 +134,10 @@ impl Piece {
     }
 
     /// The fence that the device's own queue waits for before this piece; only at the first piece of a transfer.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    #[cfg_attr(
+        not(any(test, feature = "cuda")),
+        expect(dead_code, reason = "for a device that is driven by a driver")
+    )]
     pub(crate) fn wait_for(&self) -> Option<Fence> {
         self.wait_for
     }

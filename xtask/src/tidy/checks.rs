@@ -9,15 +9,20 @@ use super::{
 };
 
 /// Where unsafe code may stand: files, or directories ending in `/`.
-const UNSAFE_FILES: [&str; 14] = [
+const UNSAFE_FILES: [&str; 19] = [
     "crates/kvo-core/src/claims.rs",
     "crates/kvo-core/src/device.rs",
     "crates/kvo-core/src/tables.rs",
     "crates/kvo-cpu/src/region.rs",
     "crates/kvo-cpu/src/region/",
     "crates/kvo-cpu/tests/allocations.rs",
+    "crates/kvo-cuda/src/cuda/driver.rs",
+    "crates/kvo-cuda/src/cuda/driver/",
+    "crates/kvo-cuda/src/cuda/issue.rs",
+    "crates/kvo-cuda/src/cuda/issue/",
     "crates/kvo-cuda/src/host_device/handles.rs",
     "crates/kvo-cuda/tests/allocations.rs",
+    "crates/kvo-cuda/tests/cuda/rig.rs",
     "crates/kvo-fakecuda/src/client/library.rs",
     "crates/kvo-fakecuda/src/exports.rs",
     "crates/kvo-fakecuda/src/memory.rs",

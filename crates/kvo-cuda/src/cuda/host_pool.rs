@@ -1,0 +1,199 @@
+//! The host memory as devices see it: one registration in pieces for all devices of the process.
+//!
+//! It is registered in pieces, since the driver refuses, or takes very long for, one that is huge. They end on borders
+//! of slots, as no copy may cross one. If one is refused, those before it are taken back and the memory is pageable:
+//! the driver then copies through buffers of its own, slower and with a thread that waits, but right.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use kvo_core::StableMemory;
+
+use super::{
+    codes::DriverCode,
+    driver::{CallError, Context, Registration, populate},
+    numa::Near,
+};
+
+/// What the start of a piece is aligned to, if the slots allow it: the pages that are pinned.
+const PAGE_BYTES: usize = 4096;
+/// Bytes that a thread has backed with pages at once.
+const POPULATE_BYTES: usize = 64 << 20;
+const POPULATE_THREADS_MAX: usize = 8;
+
+/// How copies reach the host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMode {
+    /// It is registered: the device copies on its own.
+    Registered,
+    /// It is not: the driver copies through buffers of its own, and the device's thread waits meanwhile.
+    Pageable {
+        /// Why it could not be registered.
+        code: DriverCode,
+    },
+}
+
+/// A host memory and its registrations. Shared by the devices that copy from and to it, each of which keeps it until
+/// its own copies are over.
+pub(crate) struct HostPool {
+    /// Before the memory, so that it drops before.
+    registrations: Vec<Registration>,
+    mode: HostMode,
+    memory: Arc<dyn StableMemory>,
+}
+
+impl HostPool {
+    /// The pool of `memory`, made by the first device that asks. The context is current.
+    pub(crate) fn share(
+        context: &Arc<Context>,
+        memory: &Arc<dyn StableMemory>,
+        piece_bytes: usize,
+        near: Option<&Near>,
+    ) -> Arc<Self> {
+        static POOLS: Mutex<Vec<Weak<HostPool>>> = Mutex::new(Vec::new());
+        // Held while memory is registered: a second device waits, and finds it done.
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.is_of(memory)) {
+            return pool;
+        }
+        let pool = Arc::new(Self::new(context, memory, piece_bytes, near));
+        pools.push(Arc::downgrade(&pool));
+        pool
+    }
+
+    /// Two memories that exist at the same time have different spans.
+    fn is_of(&self, memory: &Arc<dyn StableMemory>) -> bool {
+        self.memory.span() == memory.span()
+    }
+
+    fn new(
+        context: &Arc<Context>,
+        memory: &Arc<dyn StableMemory>,
+        piece_bytes: usize,
+        near: Option<&Near>,
+    ) -> Self {
+        let (_, bytes) = memory.span();
+        if let Some(near) = near {
+            populate_near(memory, bytes, near);
+        }
+        let pieces = pieces(bytes, memory.num_slots() as usize, memory.slot_bytes(), piece_bytes);
+        let registered: Result<Vec<_>, CallError> =
+            pieces.into_iter().map(|range| Registration::new(context, memory, range)).collect();
+        let memory = Arc::clone(memory);
+        match registered {
+            Ok(registrations) => Self { registrations, mode: HostMode::Registered, memory },
+            Err(CallError { code, .. }) => {
+                tracing::warn!(%code, bytes, "the host memory is not registered: copies are slower, and block");
+                Self { registrations: Vec::new(), mode: HostMode::Pageable { code }, memory }
+            }
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<dyn StableMemory> {
+        &self.memory
+    }
+
+    pub(crate) fn mode(&self) -> HostMode {
+        self.mode
+    }
+
+    pub(crate) fn num_pieces(&self) -> usize {
+        self.registrations.len()
+    }
+
+    /// The address by which devices know `bytes` bytes of registered memory.
+    pub(crate) fn device_address(&self, host: *const u8, bytes: usize) -> Option<u64> {
+        let offset = host.addr().checked_sub(self.memory.span().0.as_ptr().addr())?;
+        let after = self.registrations.partition_point(|piece| piece.range().start <= offset);
+        let piece = &self.registrations[after.checked_sub(1)?];
+        let is_inside = offset.checked_add(bytes)? <= piece.range().end;
+        is_inside
+            .then(|| piece.device_address().map(|start| start + (offset - piece.range().start) as u64))?
+    }
+}
+
+/// Cuts a span of slots into pieces of at most `piece_bytes`, or of one slot if that is longer; they end on borders of
+/// slots, and begin on pages if any border does.
+fn pieces(bytes: usize, num_slots: usize, slot_bytes: usize, piece_bytes: usize) -> Vec<Range<usize>> {
+    if bytes == 0 || num_slots == 0 {
+        return Vec::new();
+    }
+    // The span ends with the last slot, so the distance of two slots shows once there are two.
+    let stride = if num_slots > 1 { (bytes - slot_bytes) / (num_slots - 1) } else { bytes };
+    // So many slots fill whole pages.
+    let unit = PAGE_BYTES / gcd(stride, PAGE_BYTES);
+    let slots = (piece_bytes / stride.max(1) / unit * unit).max(unit);
+    let step = slots.saturating_mul(stride).max(1);
+    (0..bytes).step_by(step).map(|start| start..start.saturating_add(step).min(bytes)).collect()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Has the kernel take the pages of the memory, as far as it has none, from the node of a GPU. Pinned pages never move,
+/// so this comes before they are registered.
+fn populate_near(memory: &Arc<dyn StableMemory>, bytes: usize, near: &Near) {
+    let threads = near.num_cpus().clamp(1, POPULATE_THREADS_MAX);
+    let share = bytes.div_ceil(threads).next_multiple_of(POPULATE_BYTES);
+    std::thread::scope(|scope| {
+        for start in (0..bytes).step_by(share) {
+            scope.spawn(move || {
+                near.bind_thread();
+                let end = start.saturating_add(share).min(bytes);
+                for start in (start..end).step_by(POPULATE_BYTES) {
+                    let range = start..(start + POPULATE_BYTES).min(end);
+                    if let Err(error) = populate(memory, &range) {
+                        tracing::debug!(%error, "pages of the host memory are taken from wherever they come");
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pieces_end_on_borders_of_slots_and_of_pages() {
+        assert_eq!(pieces(4 << 20, 4, 1 << 20, 2 << 20), [0..2 << 20, 2 << 20..4 << 20]);
+        // A slot that is longer than a piece is a piece.
+        assert_eq!(
+            pieces(4 << 20, 4, 1 << 20, 1),
+            (0..4).map(|i| i << 20..(i + 1) << 20).collect::<Vec<_>>()
+        );
+        // Slots of 3,000 bytes at a distance of a page; the span ends with the last.
+        assert_eq!(pieces(2 * 4096 + 3000, 3, 3000, 4096), [0..4096, 4096..8192, 8192..11192]);
+        // Slots of 1,024 bytes: a page has four.
+        assert_eq!(pieces(8192, 8, 1024, 1024), [0..4096, 4096..8192]);
+        assert_eq!(pieces(1 << 30, 1, 1 << 30, 1 << 20).first(), Some(&(0..1 << 30)));
+        assert!(pieces(0, 0, 0, 1).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_span_once_and_no_slot_is_cut(
+            num_slots in 1_usize..200, slot_bytes in 1_usize..20_000, gap in 0_usize..5000,
+            piece_bytes in 1_usize..200_000,
+        ) {
+            let stride = slot_bytes + gap;
+            let bytes = (num_slots - 1) * stride + slot_bytes;
+            let pieces = pieces(bytes, num_slots, slot_bytes, piece_bytes);
+            prop_assert_eq!(pieces.first().map(|piece| piece.start), Some(0));
+            prop_assert_eq!(pieces.last().map(|piece| piece.end), Some(bytes));
+            for pair in pieces.windows(2) {
+                prop_assert_eq!(pair[0].end, pair[1].start);
+                prop_assert_eq!(pair[1].start % stride, 0);
+                prop_assert_eq!(pair[1].start % PAGE_BYTES, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a device's owner and its thread know in common.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use kvo_core::{AttachError, DeviceHealth, DeviceSpan, RegionId, Ticket};
+
+use super::{
+    driver::{Context, Event},
+    fences::Fences,
+    paths::PathStats,
+};
+use crate::queue::TransferQueue;
+
+/// One device's state, under one lock, with a bell on each side.
+///
+/// The lock is held for bookkeeping and for calls that put a mark on a stream or ask for one; never while a copy is
+/// submitted, which may block.
+pub(crate) struct Shared {
+    pub(crate) context: Arc<Context>,
+    state: Mutex<State>,
+    start: Instant,
+    /// Rung for the device's thread: there is something to do.
+    pub(crate) work: Bell,
+    /// Rung for the owner: something has ended.
+    pub(crate) ended: Bell,
+}
+
+/// See [`Shared`].
+pub(crate) struct State {
+    pub(crate) queue: TransferQueue,
+    /// By id; `None` once forgotten.
+    regions: Vec<Option<DeviceSpan>>,
+    pub(crate) fences: Fences,
+    /// Events behind the copies up to a mark, as long as these are on the device's queue.
+    pub(crate) marks: HashMap<(Ticket, u32), Arc<Event>>,
+    pub(crate) paths: PathStats,
+}
+
+impl Shared {
+    pub(crate) fn new(context: Arc<Context>, queue: TransferQueue, fences: Fences, paths: PathStats) -> Self {
+        let state = State { queue, regions: Vec::new(), fences, marks: HashMap::new(), paths };
+        Self {
+            context,
+            state: Mutex::new(state),
+            start: Instant::now(),
+            work: Bell::default(),
+            ended: Bell::default(),
+        }
+    }
+
+    /// The state, in which the device is dead if its context is broken, and nothing is late that is not reported.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = self.context.broken()
+            && !matches!(state.queue.health(), DeviceHealth::Dead { .. })
+        {
+            state.queue.die(code.0, self.now());
+            self.ended.ring();
+            self.work.ring();
+        }
+        state.queue.on_time(self.now());
+        state
+    }
+
+    /// Time since the device was made.
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+impl Shared {
+    /// Waits until something is so, for at most that long. The owner's thread only.
+    pub(crate) fn wait_until(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let next = {
+                let state = self.lock();
+                if is_so(&state) {
+                    return;
+                }
+                state.queue.next_deadline()
+            };
+            let left = deadline.map_or(FAR, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return;
+            }
+            // The device's thread may be stuck in the driver, and then nobody else sees a deadline pass.
+            let late = next.map_or(FAR, |next| next.saturating_sub(self.now()) + Duration::from_micros(1));
+            self.ended.sleep_for(left.min(late));
+        }
+    }
+}
+
+impl State {
+    /// The attached region that shares bytes with a span.
+    pub(crate) fn overlapping(&self, span: DeviceSpan) -> Option<RegionId> {
+        let end = |span: &DeviceSpan| span.address().saturating_add(span.bytes());
+        let overlaps = |other: &DeviceSpan| other.address() < end(&span) && span.address() < end(other);
+        let found = self.regions.iter().position(|region| region.as_ref().is_some_and(overlaps))?;
+        u32::try_from(found).ok().map(RegionId)
+    }
+
+    pub(crate) fn add_region(&mut self, span: DeviceSpan) -> RegionId {
+        self.regions.push(Some(span));
+        self.queue.add_region(span.bytes())
+    }
+
+    pub(crate) fn remove_region(&mut self, region: RegionId) -> Result<(), AttachError> {
+        self.queue.remove_region(region)?;
+        self.regions[region.0 as usize] = None;
+        Ok(())
+    }
+
+    /// The address of a byte of a region that has transfers.
+    pub(crate) fn address(&self, region: RegionId, offset: u64) -> u64 {
+        let span = self.regions[region.0 as usize].expect("a region with transfers stays attached");
+        span.address() + offset
+    }
+}
+
+/// Longer than anybody waits.
+const FAR: Duration = Duration::from_hours(1);
+
+/// Wakes a thread that sleeps, or the next time that it would.
+pub(crate) struct Bell {
+    ring: Sender<()>,
+    rung: Receiver<()>,
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        let (ring, rung) = crossbeam_channel::bounded(1);
+        Self { ring, rung }
+    }
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        // It may be rung already, which is as good.
+        let _ = self.ring.try_send(());
+    }
+
+    /// Sleeps until it is rung.
+    pub(crate) fn sleep(&self) {
+        let _ = self.rung.recv();
+    }
+
+    /// Sleeps until it is rung, for at most that long. Says whether it was.
+    pub(crate) fn sleep_for(&self, timeout: Duration) -> bool {
+        self.rung.recv_timeout(timeout) != Err(RecvTimeoutError::Timeout)
+    }
+}

@@ -1,0 +1,184 @@
+//! What is left after errors.
+
+use kvo_core::{
+    ComputePoint, DeviceBackend, DeviceHealth, FenceError, HostMemory, MarkOrder, SubmitErrorReason,
+    TransferClass, TransferFailure,
+};
+use kvo_fakecuda::Hold;
+
+use crate::rig::{NUM_SLOTS, Panicky, Rig, SLOT_BYTES, fake, host_memory, options, until};
+
+/// Every call of the driver that a device makes.
+const CALLS: [&str; 12] = [
+    "cuCtxSetCurrent",
+    "cuCtxGetCurrent",
+    "cuStreamWaitEvent",
+    "cuStreamDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventDestroy_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuGetErrorString",
+];
+
+fn calls(rig: &Rig) -> Vec<u64> {
+    CALLS.iter().map(|call| rig.fake.calls(call)).collect()
+}
+
+/// Fills the device with transfers that cannot end, lets `happen` happen, and sees each ticket end once, as dead.
+#[track_caller]
+fn check_death(code: u32, happen: impl FnOnce(&mut Rig)) {
+    let mut rig = Rig::new();
+    let (after, stream) = (rig.passed(), rig.stream());
+    rig.fake.hold(Hold::ToDevice(0));
+    rig.fake.hold(Hold::ToHost(0));
+    let mut tickets: Vec<_> = (0..NUM_SLOTS)
+        .map(|slot| {
+            let class = if slot % 2 == 0 { TransferClass::Store } else { TransferClass::Expedited };
+            let op = rig.op(u64::from(slot) * SLOT_BYTES as u64, slot, 0, SLOT_BYTES as u64);
+            rig.submit(kvo_core::Transfer::new(class, vec![op], after))
+        })
+        .collect();
+    until(|| rig.device.stats().paths.memcpy.copies > 0);
+    happen(&mut rig);
+    let mut done = Vec::new();
+    until(|| {
+        rig.device.poll(&mut done);
+        rig.device.health() != DeviceHealth::Healthy
+    });
+    rig.device.poll(&mut done);
+    let dead = Err(TransferFailure::Device { code });
+    assert!(done.iter().all(|done| done.result == dead), "{done:?}");
+    let mut ended: Vec<_> = done.iter().map(|done| done.ticket).collect();
+    ended.sort_unstable();
+    tickets.sort_unstable();
+    assert_eq!(ended, tickets, "each ends once");
+    assert_eq!(rig.device.health(), DeviceHealth::Dead { code });
+
+    // The thread is at its end as soon as nothing is called any more; and from then on nothing is.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let before = calls(&rig);
+    let transfer = rig.one_slot(TransferClass::Store, 0, after);
+    let error = rig.device.submit(transfer).unwrap_err();
+    assert_eq!(error.reason, SubmitErrorReason::Unhealthy(DeviceHealth::Dead { code }));
+    let point = ComputePoint::Stream(rig.handle(&stream));
+    let unhealthy = DeviceHealth::Dead { code };
+    assert_eq!(rig.device.record_fence(point), Err(FenceError::Unhealthy(unhealthy)));
+    rig.device.wait(std::time::Duration::from_secs(1), &mut done);
+    rig.device.drain(std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(calls(&rig), before, "{CALLS:?}");
+
+    // What copies were under way to or from is kept for ever; the rest of the host memory is free.
+    let held: Vec<_> = done.iter().filter(|done| done.held).map(|done| done.ticket.0).collect();
+    assert!(!held.is_empty());
+    let Rig { device, host, fake, context, .. } = rig;
+    drop(device);
+    let after: Vec<u64> = CALLS.iter().map(|call| fake.calls(call)).collect();
+    assert_eq!(after, before, "{CALLS:?}");
+    for slot in 0..NUM_SLOTS {
+        let is_free = host.with_write(kvo_core::SlotId(slot), &mut |_| ()).is_ok();
+        assert_eq!(is_free, !held.contains(&u64::from(slot)), "slot {slot}");
+    }
+    // An engine's context that is dead complains when it is dropped.
+    std::mem::forget(context);
+}
+
+#[test]
+fn a_dead_device_fails_every_ticket_once_and_is_not_called_again() {
+    for code in [700, 719, 999, 214] {
+        check_death(code, |rig| rig.fake.kill(0, code));
+    }
+}
+
+/// Whoever takes every answer but yes for not yet asks for ever.
+#[test]
+fn an_error_that_an_event_tells_of_ends_the_device_whatever_it_is() {
+    for code in [700, 1, 400, 77_777] {
+        check_death(code, |rig| rig.fake.fail_calls("cuEventQuery", 1, u64::MAX, code));
+    }
+}
+
+/// Whatever panics in the device's thread, nothing is given back that the device may still touch.
+#[test]
+fn a_panic_ends_the_device_and_gives_back_nothing_that_is_under_way() {
+    let fake = fake();
+    let context = cudarc::driver::CudaContext::new(0).unwrap();
+    let host = host_memory(NUM_SLOTS, SLOT_BYTES);
+    let panicky = std::sync::Arc::new(Panicky { memory: host.clone(), bad: kvo_core::SlotId(9) });
+    let device = kvo_cuda::CudaDevice::new(options(), panicky).unwrap();
+    let mut rig = Rig::around(device, host, context, fake);
+    let after = rig.passed();
+    rig.fake.hold(Hold::ToHost(0));
+    let under_way = rig.submit(rig.one_slot(TransferClass::Store, 3, after));
+    until(|| rig.device.stats().paths.memcpy.copies == 1);
+    let panics = rig.submit(rig.one_slot(TransferClass::Store, 9, after));
+    let mut done = Vec::new();
+    until(|| {
+        rig.device.poll(&mut done);
+        done.len() == 2
+    });
+    let dead = Err(TransferFailure::Device { code: 999 });
+    assert!(done.iter().all(|done| done.result == dead), "{done:?}");
+    assert!([under_way, panics].iter().all(|ticket| done.iter().any(|done| done.ticket == *ticket)));
+    assert_eq!(rig.device.health(), DeviceHealth::Dead { code: 999 });
+    let Rig { device, host, fake, .. } = rig;
+    drop(device);
+    assert!(host.with_write(kvo_core::SlotId(3), &mut |_| ()).is_err(), "the copy is still under way");
+    assert_eq!(fake.counts().registrations, 1);
+    fake.release(Hold::All);
+    assert_eq!(fake.violations(), []);
+}
+
+#[test]
+fn a_refused_copy_fails_its_transfer_once_and_no_other() {
+    let mut rig = Rig::new();
+    let after = rig.passed();
+    rig.fake.fail_calls("cuMemcpyHtoDAsync_v2", 2, 1, 1);
+    let ops = (0..4).map(|slot| rig.op(u64::from(slot) << 16, slot, 0, SLOT_BYTES as u64)).collect();
+    let ticket = rig.submit(kvo_core::Transfer::new(TransferClass::Demand, ops, after));
+    let done = rig.next();
+    assert_eq!(
+        (done.ticket, done.result, done.held),
+        (ticket, Err(TransferFailure::Refused { code: 1 }), false)
+    );
+    assert_eq!(rig.device.health(), DeviceHealth::Healthy);
+    let ticket = rig.submit(rig.one_slot(TransferClass::Demand, 0, after));
+    rig.succeeds(ticket);
+    for slot in 0..4 {
+        rig.fill_slot(slot, &[1]);
+    }
+}
+
+#[test]
+fn a_slot_that_is_in_use_fails_its_transfer_alone() {
+    let mut rig = Rig::new();
+    let after = rig.passed();
+    let memory: std::sync::Arc<dyn kvo_core::StableMemory> = rig.host.clone();
+    let claim = kvo_core::ReadClaim::new(memory, kvo_core::SlotId(1)).unwrap();
+    // The first slot of the transfer is free again afterwards, too.
+    let ops = [0, 1].map(|slot| rig.op(u64::from(slot) << 16, slot, 0, SLOT_BYTES as u64));
+    let ticket = rig.submit(kvo_core::Transfer::new(TransferClass::Store, ops.to_vec(), after));
+    let done = rig.next();
+    assert_eq!(done.ticket, ticket);
+    assert!(matches!(done.result, Err(TransferFailure::Slot(_))), "{done:?}");
+    drop(claim);
+    let ticket = rig.submit(kvo_core::Transfer::new(TransferClass::Store, ops.to_vec(), after));
+    rig.succeeds(ticket);
+}
+
+#[test]
+fn a_stream_can_wait_for_nothing_of_a_transfer_that_has_ended() {
+    let mut rig = Rig::new();
+    let (after, stream) = (rig.passed(), rig.stream());
+    let load = kvo_core::Transfer { marks: vec![1], ..rig.one_slot(TransferClass::Demand, 0, after) };
+    let ticket = rig.submit(load);
+    rig.succeeds(ticket);
+    let handle = rig.handle(&stream);
+    assert_eq!(rig.device.order_after(ticket, 0, handle), Ok(MarkOrder::Ended));
+    let unknown = kvo_core::Ticket(99);
+    let error = Err(FenceError::UnknownMark { ticket: unknown, mark: 0 });
+    assert_eq!(rig.device.order_after(unknown, 0, handle), error);
+}

@@ -1,0 +1,132 @@
+//! How the host memory is registered.
+
+use kvo_core::{AttachError, DeviceBackend, TransferClass};
+use kvo_cuda::{CudaDevice, CudaOptions, DriverCode, HostMode, PathUse};
+
+use crate::rig::{
+    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span,
+};
+
+/// A slot goes to the device and comes back to another.
+#[track_caller]
+fn check_round_trip(rig: &mut Rig) {
+    let after = rig.passed();
+    rig.fill_slot(1, &pattern(4, SLOT_BYTES));
+    let load = rig.submit(rig.one_slot(TransferClass::Demand, 1, after));
+    rig.succeeds(load);
+    let store = rig.submit(rig.one_slot(TransferClass::Store, 15, after));
+    rig.succeeds(store);
+    assert_eq!(rig.slot(15), pattern(4, SLOT_BYTES));
+    rig.is_clean();
+}
+
+#[test]
+fn memory_is_registered_in_pieces_and_given_back() {
+    let mut rig = Rig::with(CudaOptions { registration_bytes: 3 * SLOT_BYTES, ..options() }, |_| ());
+    assert_eq!((rig.device.stats().host, rig.device.stats().registrations), (HostMode::Registered, 6));
+    assert_eq!(rig.fake.counts().registrations, 6);
+    check_round_trip(&mut rig);
+    assert_eq!(rig.fake.counts().pageable_copies, 0);
+    let Rig { device, fake, context, .. } = rig;
+    drop(device);
+    assert_eq!(fake.counts().registrations, 0);
+    drop(context);
+    assert_eq!(fake.violations(), []);
+}
+
+#[test]
+fn a_refused_piece_takes_back_all_and_copies_still_work() {
+    for nth in [1, 4] {
+        let mut rig = Rig::with(CudaOptions { registration_bytes: 3 * SLOT_BYTES, ..options() }, |fake| {
+            fake.fail_calls("cuMemHostRegister_v2", nth, u64::MAX, 800);
+        });
+        let stats = rig.device.stats();
+        assert_eq!((stats.host, stats.registrations), (HostMode::Pageable { code: DriverCode(800) }, 0));
+        assert_eq!(stats.paths.rows_use, PathUse::Pageable);
+        assert_eq!(rig.fake.counts().registrations, 0);
+        check_round_trip(&mut rig);
+        assert_eq!(rig.fake.counts().pageable_copies, 2);
+    }
+}
+
+#[test]
+fn memory_that_is_too_long_for_one_registration_goes_in_pieces() {
+    let mut rig = Rig::with(CudaOptions { registration_bytes: 4 * SLOT_BYTES, ..options() }, |fake| {
+        fake.refuse_registrations_from(5 * SLOT_BYTES as u64);
+    });
+    assert_eq!(rig.device.stats().host, HostMode::Registered);
+    check_round_trip(&mut rig);
+}
+
+#[test]
+fn two_devices_share_one_registration_and_the_last_gives_it_back() {
+    let mut first = Rig::new();
+    let context = cudarc::driver::CudaContext::new(1).unwrap();
+    let mut second = CudaDevice::new(CudaOptions { ordinal: 1, ..options() }, first.host.clone()).unwrap();
+    assert_eq!(first.fake.counts().registrations, 1);
+    let (_, address) = attach(&mut second, &context, REGION_BYTES);
+    check_round_trip(&mut first);
+    assert_ne!(address, first.address);
+
+    let Rig { device, fake, context: first_context, .. } = first;
+    drop(device);
+    assert_eq!(fake.counts().registrations, 1);
+    drop(second);
+    assert_eq!(fake.counts().registrations, 0);
+    drop((first_context, context));
+    assert_eq!(fake.violations(), []);
+}
+
+#[test]
+fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
+    let mut rig = Rig::new();
+    let other = cudarc::driver::CudaContext::new(1).unwrap();
+    let elsewhere = allocate(&other, 4096);
+    let here = allocate(&rig.context, 8192);
+    let not_device = |address, bytes: u64| Err(AttachError::NotDeviceMemory { address, bytes });
+    assert_eq!(rig.device.attach(span(elsewhere, 4096, 0)), not_device(elsewhere, 4096));
+    assert_eq!(rig.device.attach(span(here, 8193, 0)), not_device(here, 8193));
+    assert_eq!(rig.device.attach(span(4096, 1, 0)), not_device(4096, 1));
+    let other = AttachError::OtherDevice { given: 1, ordinal: 0 };
+    assert_eq!(rig.device.attach(span(here, 1, 1)), Err(other));
+    let none = AttachError::NoSpan { address: here, bytes: 0 };
+    assert_eq!(rig.device.attach(span(here, 0, 0)), Err(none));
+    let region = rig.device.attach(span(here + 100, 1000, 0)).unwrap();
+    let overlap = AttachError::Overlap { region };
+    assert_eq!(rig.device.attach(span(here + 1099, 1, 0)), Err(overlap));
+    rig.device.detach(region).unwrap();
+    let again = rig.device.attach(span(here + 1099, 1, 0)).unwrap();
+    assert_ne!(again, region, "an id is never used again");
+    assert_eq!(rig.device.detach(region), Err(AttachError::UnknownRegion { region }));
+}
+
+#[test]
+fn a_second_device_over_other_memory_registers_that() {
+    let rig = Rig::new();
+    let second = CudaDevice::new(options(), host_memory(2, 4096)).unwrap();
+    assert_eq!(rig.fake.counts().registrations, 2);
+    drop(second);
+    assert_eq!(rig.fake.counts().registrations, 1);
+}
+
+#[test]
+fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
+    let fake = fake();
+    let _context = cudarc::driver::CudaContext::new(0).unwrap();
+    let host = host_memory(2, 4096);
+    let zero = CudaDevice::new(CudaOptions { window_bytes: 0, ..options() }, host.clone()).unwrap_err();
+    assert_eq!(zero.to_string(), "window_bytes must be at least 1");
+    let none = CudaDevice::new(CudaOptions { ordinal: 7, ..options() }, host.clone()).unwrap_err();
+    assert_eq!(none.to_string(), "there is no device 7, there are 2");
+    let before = fake.counts();
+    for call in ["cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuStreamCreateWithPriority"] {
+        fake.fail_calls(call, 1, 1, 2);
+        let error = CudaDevice::new(options(), host.clone()).unwrap_err();
+        assert!(
+            error.to_string().ends_with("failed with 2 OUT_OF_MEMORY: there is too little memory"),
+            "{error}"
+        );
+        let after = fake.counts();
+        assert_eq!((before.retains, before.streams), (after.retains, after.streams), "{call}");
+    }
+}

@@ -1,0 +1,15 @@
+//! `CudaDevice` on the fake driver: what comes back to the byte, in which order, and what is left after errors.
+//!
+//! A process has one driver, so tests of another driver, or of none, run in a process of their own.
+#![cfg(feature = "cuda")]
+
+mod driver;
+mod errors;
+mod fences;
+mod held;
+mod host;
+mod paths;
+mod rest;
+#[expect(unsafe_code, reason = "an engine allocates memory and lends handles")]
+mod rig;
+mod round_trips;

@@ -1,0 +1,285 @@
+//! A small engine: it owns memory of the device, streams and events, and lends them to the device under test.
+
+use std::{
+    ptr::NonNull,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use kvo_core::{
+    ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId,
+    SlotAccessError, SlotId, StableMemory, StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
+};
+use kvo_cpu::{HostRegion, RegionOptions};
+use kvo_cuda::{CopyPath, CudaDevice, CudaOptions, PathTable, TableSource, probe};
+use kvo_fakecuda::{Exclusive, FakeDriver};
+
+/// Longer than anything here takes, unless it never ends.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+pub(crate) const SLOT_BYTES: usize = 64 << 10;
+pub(crate) const NUM_SLOTS: u32 = 16;
+/// Bytes of the device's memory that is attached.
+pub(crate) const REGION_BYTES: usize = 1 << 20;
+
+/// The driver, for one test alone, with two devices.
+pub(crate) fn fake() -> Exclusive {
+    let fake = FakeDriver::load().expect("cargo builds the library for this test").exclusive();
+    fake.set_device_count(2);
+    fake
+}
+
+/// Fields drop in this order: the device before what it borrows, the driver last.
+pub(crate) struct Rig {
+    pub(crate) device: CudaDevice,
+    pub(crate) host: Arc<HostRegion>,
+    pub(crate) region: RegionId,
+    /// Where the region is.
+    pub(crate) address: u64,
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) fake: Exclusive,
+}
+
+/// Options by which every copy is a call.
+pub(crate) fn options() -> CudaOptions {
+    CudaOptions { table: Some(favour(CopyPath::Memcpy)), kernel_ctas: 0, ..CudaOptions::new(0) }
+}
+
+/// A table by which one way is always the fastest.
+pub(crate) fn favour(path: CopyPath) -> PathTable {
+    let mut table = PathTable { nanoseconds: PathTable::published().nanoseconds, source: TableSource::Given };
+    for ways in &mut table.nanoseconds {
+        for way in CopyPath::ALL {
+            ways[way as usize].fill(if way == path { 1 } else { 1000 });
+        }
+    }
+    table
+}
+
+pub(crate) fn host_memory(num_slots: u32, slot_bytes: usize) -> Arc<HostRegion> {
+    let options =
+        RegionOptions { huge_pages: false, prefault_threads: 0, ..RegionOptions::new(num_slots, slot_bytes) };
+    Arc::new(HostRegion::anonymous(&options).unwrap())
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with(options(), |_| ())
+    }
+
+    /// With other options, and a driver that is prepared by `prepare` after it was started.
+    pub(crate) fn with(options: CudaOptions, prepare: impl FnOnce(&FakeDriver)) -> Self {
+        Self::over(fake(), options, host_memory(NUM_SLOTS, SLOT_BYTES), prepare)
+    }
+
+    pub(crate) fn over(
+        fake: Exclusive,
+        options: CudaOptions,
+        host: Arc<HostRegion>,
+        prepare: impl FnOnce(&FakeDriver),
+    ) -> Self {
+        let context = CudaContext::new(options.ordinal as usize).unwrap();
+        assert_eq!(probe().devices().len(), 2, "{}", probe());
+        prepare(&fake);
+        let device = CudaDevice::new(options, host.clone()).unwrap();
+        Self::around(device, host, context, fake)
+    }
+
+    /// With a device that was made over `host`, in whatever way.
+    pub(crate) fn around(
+        mut device: CudaDevice,
+        host: Arc<HostRegion>,
+        context: Arc<CudaContext>,
+        fake: Exclusive,
+    ) -> Self {
+        let (region, address) = attach(&mut device, &context, REGION_BYTES);
+        Self { device, host, region, address, context, fake }
+    }
+
+    pub(crate) fn stream(&self) -> Arc<CudaStream> {
+        self.context.new_stream().unwrap()
+    }
+
+    pub(crate) fn handle(&self, stream: &CudaStream) -> StreamHandle {
+        // SAFETY: the stream is of the device's primary context, and lives as long as the call that is given this.
+        unsafe { StreamHandle::from_raw(self.device.info().id, raw(stream)) }
+    }
+
+    pub(crate) fn event_handle(&self, event: &CudaEvent) -> EventHandle {
+        // SAFETY: as for a stream.
+        unsafe { EventHandle::from_raw(self.device.info().id, event.cu_event().expose_provenance() as u64) }
+    }
+
+    /// A handle that no driver gave out. The fake says so, where a real driver would crash.
+    pub(crate) fn no_handle(&self) -> StreamHandle {
+        // SAFETY: the fake driver looks handles up.
+        unsafe { StreamHandle::from_raw(self.device.info().id, 0xDEAD_0000) }
+    }
+
+    /// A fence behind what is on the stream.
+    pub(crate) fn fence_on(&mut self, stream: &CudaStream) -> Fence {
+        let point = ComputePoint::Stream(self.handle(stream));
+        self.device.record_fence(point).unwrap()
+    }
+
+    /// A fence that compute has passed.
+    pub(crate) fn passed(&mut self) -> Fence {
+        let stream = self.stream();
+        let fence = self.fence_on(&stream);
+        stream.synchronize().unwrap();
+        fence
+    }
+
+    pub(crate) fn op(&self, device_offset: u64, slot: u32, slot_offset: u64, bytes: u64) -> CopyOp {
+        CopyOp { region: self.region, device_offset, slot: SlotId(slot), slot_offset, bytes }
+    }
+
+    /// A transfer of one slot from or to the region's start.
+    pub(crate) fn one_slot(&self, class: TransferClass, slot: u32, after: Fence) -> Transfer {
+        Transfer::new(class, vec![self.op(0, slot, 0, SLOT_BYTES as u64)], after)
+    }
+
+    pub(crate) fn submit(&mut self, transfer: Transfer) -> Ticket {
+        self.device.submit(transfer).unwrap()
+    }
+
+    /// Waits until one transfer has ended.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> TransferCompletion {
+        let mut done = Vec::new();
+        self.device.wait(LONG, &mut done);
+        assert_eq!(done.len(), 1, "exactly one was to end, not {done:?}");
+        done.remove(0)
+    }
+
+    /// Waits until a ticket has ended, well.
+    #[track_caller]
+    pub(crate) fn succeeds(&mut self, ticket: Ticket) {
+        let done = self.next();
+        assert_eq!(done.ticket, ticket);
+        assert!(done.result.is_ok(), "{done:?}");
+    }
+
+    /// Nothing ends within a while that is long for the thread.
+    #[track_caller]
+    pub(crate) fn nothing_ends(&mut self) {
+        let mut done = Vec::new();
+        self.device.wait(Duration::from_millis(30), &mut done);
+        assert_eq!(done, []);
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> Vec<u8> {
+        let mut copy = Vec::new();
+        self.host.with_read(SlotId(slot), &mut |bytes| copy.extend_from_slice(bytes)).unwrap();
+        copy
+    }
+
+    pub(crate) fn fill_slot(&self, slot: u32, with: &[u8]) {
+        self.host.with_write(SlotId(slot), &mut |bytes| bytes[..with.len()].copy_from_slice(with)).unwrap();
+    }
+
+    pub(crate) fn on_device(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        let mut copy = vec![0; bytes];
+        assert!(self.fake.read_device(self.address + offset as u64, &mut copy));
+        copy
+    }
+
+    pub(crate) fn fill_device(&self, offset: usize, with: &[u8]) {
+        assert!(self.fake.write_device(self.address + offset as u64, with));
+    }
+
+    /// Nothing was done that no program may do.
+    #[track_caller]
+    pub(crate) fn is_clean(&self) {
+        assert_eq!(self.fake.violations(), []);
+        assert_eq!(self.fake.mismatches(), []);
+    }
+}
+
+/// Memory of the device, attached. It is given back with the context.
+pub(crate) fn attach(device: &mut CudaDevice, context: &Arc<CudaContext>, bytes: usize) -> (RegionId, u64) {
+    let address = allocate(context, bytes);
+    (device.attach(span(address, bytes, device.info().ordinal)).unwrap(), address)
+}
+
+pub(crate) fn allocate(context: &Arc<CudaContext>, bytes: usize) -> u64 {
+    context.bind_to_thread().unwrap();
+    // SAFETY: the context is current.
+    unsafe { result::malloc_sync(bytes) }.unwrap()
+}
+
+pub(crate) fn span(address: u64, bytes: usize, ordinal: u32) -> DeviceSpan {
+    // SAFETY: the memory is given back with the driver, which outlives the device.
+    unsafe { DeviceSpan::from_raw(address, bytes as u64, ordinal) }
+}
+
+pub(crate) fn raw(stream: &CudaStream) -> u64 {
+    stream.cu_stream().expose_provenance() as u64
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|index| FakeDriver::pattern(seed, index)).collect()
+}
+
+/// Host memory that panics when `bad` is claimed.
+pub(crate) struct Panicky {
+    pub(crate) memory: Arc<HostRegion>,
+    pub(crate) bad: SlotId,
+}
+
+impl HostMemory for Panicky {
+    fn num_slots(&self) -> u32 {
+        self.memory.num_slots()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.memory.slot_bytes()
+    }
+
+    fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
+        self.memory.with_read(slot, read)
+    }
+
+    fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
+        self.memory.with_write(slot, write)
+    }
+}
+
+// SAFETY: all of it is the memory's; a panic claims nothing.
+unsafe impl StableMemory for Panicky {
+    fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        assert_ne!(slot, self.bad, "the panic that the test wants");
+        self.memory.claim_read(slot)
+    }
+
+    unsafe fn release_read(&self, slot: SlotId) {
+        // SAFETY: the caller's.
+        unsafe { self.memory.release_read(slot) };
+    }
+
+    fn claim_write(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
+        assert_ne!(slot, self.bad, "the panic that the test wants");
+        self.memory.claim_write(slot)
+    }
+
+    unsafe fn release_write(&self, slot: SlotId) {
+        // SAFETY: the caller's.
+        unsafe { self.memory.release_write(slot) };
+    }
+
+    fn span(&self) -> (NonNull<u8>, usize) {
+        self.memory.span()
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "it never came to be");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
