@@ -70,7 +70,8 @@ impl DeviceSpan {
     ///
     /// # Safety
     /// From [`attach`](DeviceBackend::attach) until [`detach`](DeviceBackend::detach) has returned, or the backend is
-    /// gone, the memory stays allocated, and no Rust reference into it exists.
+    /// gone, the memory stays allocated, and no Rust reference into it exists. Where a backend warns that it was dropped
+    /// before its copies had ended, that is so for as long as the process lives.
     pub unsafe fn from_raw(address: u64, bytes: u64, ordinal: u32) -> Self {
         Self { address, bytes, ordinal }
     }

@@ -274,12 +274,12 @@ impl TransferQueue {
     pub(crate) fn next_piece(
         &mut self,
         direction: Direction,
-        mut state: impl FnMut(Fence) -> FenceState,
+        mut state: impl FnMut(Fence, TransferClass) -> FenceState,
     ) -> Option<Piece> {
         for class in TransferClass::ALL.into_iter().filter(|class| class.direction() == direction) {
             let Some(index) = self.head(class) else { continue };
             let entry = &self.entries[index];
-            let state = if entry.has_begun() { FenceState::Passed } else { state(entry.after) };
+            let state = if entry.has_begun() { FenceState::Passed } else { state(entry.after, class) };
             let wait_for = match state {
                 FenceState::Passed => None,
                 FenceState::OnDevice => Some(entry.after),
@@ -362,6 +362,13 @@ impl TransferQueue {
         }
     }
 
+    /// A part of a piece was not put on the device, and nothing more of its transfer is given out. The piece still
+    /// ends, once the device is done with what there is of it.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    pub(crate) fn fail(&mut self, piece: &Piece, failure: TransferFailure) {
+        self.entries[piece.index].failure.get_or_insert(failure);
+    }
+
     /// How far a transfer is with the copies up to one of its marks.
     ///
     /// # Errors
@@ -408,6 +415,13 @@ impl TransferQueue {
             self.health = DeviceHealth::ShutDown;
             self.fail_those(|entry| !entry.has_begun(), now, |_| TransferFailure::ShutDown);
         }
+    }
+
+    /// Nobody waits any more: nothing further is given out, and what is open fails.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    pub(crate) fn give_up(&mut self, now: Duration) {
+        self.shut_down(now);
+        self.fail_those(|_| true, now, |_| TransferFailure::ShutDown);
     }
 
     /// Fails open transfers, the oldest first.

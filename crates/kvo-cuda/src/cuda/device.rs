@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kvo_core::{
     AttachError, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan, DrainError, Fence,
     FenceError, MarkOrder, OwnerId, RegionId, StableMemory, StreamHandle, SubmitError, SubmitErrorReason,
-    Ticket, Transfer, TransferClass, TransferCompletion,
+    Ticket, Transfer, TransferCompletion,
 };
 
 use super::{
@@ -393,11 +393,7 @@ impl DeviceBackend for CudaDevice {
         if is_healthy && !state.fences.knows(fence) {
             return Err(SubmitError { transfer, reason: SubmitErrorReason::UnknownFence });
         }
-        let is_demand = transfer.class == TransferClass::Demand;
         let ticket = state.queue.submit(transfer, self.shared.now())?;
-        if is_demand {
-            state.fences.demand(fence);
-        }
         drop(state);
         self.shared.work.ring();
         Ok(ticket)
@@ -486,6 +482,7 @@ impl Drop for CudaDevice {
         if self.alive.recv_timeout(self.drop_timeout) == Err(RecvTimeoutError::Timeout) {
             let device = &self.info.name;
             tracing::warn!(%device, "copies did not end: the device's thread is left, with all that it may touch");
+            self.shared.lock().queue.give_up(self.shared.now());
             return;
         }
         if let Some(thread) = self.thread.take() {

@@ -30,8 +30,6 @@ pub(crate) struct Fences {
 #[derive(Debug)]
 struct Pending {
     event: Event,
-    /// Whether a transfer of the most urgent class waits for it.
-    is_demanded: bool,
 }
 
 /// A stream that waits for an engine's event, and the fence behind it.
@@ -74,7 +72,7 @@ impl Fences {
             return Err(error);
         }
         let fence = Fence::new(self.device, self.next);
-        self.pending.insert(self.next, Pending { event, is_demanded: false });
+        self.pending.insert(self.next, Pending { event });
         self.next += 1;
         Ok(fence)
     }
@@ -137,25 +135,14 @@ impl Fences {
         fence.device() == self.device && fence.sequence() < self.next
     }
 
-    /// A transfer of the most urgent class waits for it: see [`state`](Self::state).
-    pub(crate) fn demand(&mut self, fence: Fence) {
-        if let Some(pending) = self.pending.get_mut(&fence.sequence()) {
-            pending.is_demanded = true;
-        }
-    }
-
-    /// How far compute is with it.
-    ///
-    /// A load that a running step waits for is put on the device's queue before compute has passed its fence, with a
-    /// wait in front: so the engine can order its next kernels behind it at once. Others are not, as they would hold
-    /// up what is more urgent behind them in the same queue.
-    pub(crate) fn state(&mut self, fence: Fence) -> Result<FenceState, CallError> {
+    /// How far compute is with it, and whether a transfer that `may_queue` waits for the rest on the device's queue.
+    pub(crate) fn state(&mut self, fence: Fence, may_queue: bool) -> Result<FenceState, CallError> {
         let Some(pending) = self.pending.get(&fence.sequence()) else { return Ok(FenceState::Passed) };
         if pending.event.has_passed()? {
             self.retire(fence.sequence());
             return Ok(FenceState::Passed);
         }
-        Ok(if pending.is_demanded { FenceState::OnDevice } else { FenceState::NotYet })
+        Ok(if may_queue { FenceState::OnDevice } else { FenceState::NotYet })
     }
 
     /// Makes a stream of kvo's own wait for a fence, as far as compute has not passed it.

@@ -138,7 +138,7 @@ fn gcd(a: usize, b: usize) -> usize {
 /// so this comes before they are registered.
 fn populate_near(memory: &Arc<dyn StableMemory>, bytes: usize, near: &Near) {
     let threads = near.num_cpus().clamp(1, POPULATE_THREADS_MAX);
-    let share = bytes.div_ceil(threads).next_multiple_of(POPULATE_BYTES);
+    let share = bytes.div_ceil(threads).next_multiple_of(POPULATE_BYTES).max(POPULATE_BYTES);
     std::thread::scope(|scope| {
         for start in (0..bytes).step_by(share) {
             scope.spawn(move || {

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvo_core::{CopyOp, DeviceHealth, Direction, SlotId, TransferFailure};
+use kvo_core::{CopyOp, DeviceHealth, Direction, SlotId, TransferClass, TransferFailure};
 
 use super::{
     driver::{CallError, Context, Event, Stream},
-    host_pool::HostPool,
+    host_pool::{HostMode, HostPool},
     issue::{Claims, HostCopy, Lists, SlotCopy},
     numa::Near,
     paths::Paths,
@@ -179,7 +179,8 @@ impl Worker {
     fn give(&mut self, direction: Direction) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        let Some(piece) = next(&mut state, direction) else { return false };
+        let is_registered = self.pool.mode() == HostMode::Registered;
+        let Some(piece) = next(&mut state, direction, is_registered) else { return false };
         state.queue.copies(&piece, &mut self.ops);
         self.slot_copies.extend(self.ops.drain(..).map(|op| SlotCopy {
             region: op.region,
@@ -202,12 +203,17 @@ impl Worker {
 
     fn put(&mut self, direction: Direction, piece: Piece, waits: Result<(), CallError>) {
         let mut slots = self.spare_slots.pop().unwrap_or_default();
+        // Before anything is put there: the end of copies that no event is behind cannot be known.
+        let event = match self.event() {
+            Ok(event) => event,
+            Err(error) => return self.refuse(piece, slots, refused(&error)),
+        };
         let taken =
             self.claims.take(piece.ticket(), direction, &self.slot_copies, &mut self.copies, &mut slots);
         if let Err(busy) = taken {
+            self.events.push(event);
             return self.refuse(piece, slots, busy.into());
         }
-        let event = self.event();
         let stream = &self.streams[direction as usize];
         // Without the wait no copy is put there; the event shows when those are over that were.
         let (lists, put) = match waits {
@@ -216,11 +222,10 @@ impl Worker {
         };
         let failure = put.err().map(|error| {
             tracing::warn!(ticket = piece.ticket().0, %error, copies = self.copies.len(), "copies were refused");
-            TransferFailure::Refused { code: error.code.0 }
+            refused(&error)
         });
-        let event = event.and_then(|event| event.record(stream).map(|()| event));
-        match event {
-            Ok(event) => self.keep(direction, OnDevice { piece, event, slots, lists, failure }),
+        match event.record(stream) {
+            Ok(()) => self.keep(direction, OnDevice { piece, event, slots, lists, failure }),
             // When copies end that no event is behind cannot be known: the device is as good as dead.
             Err(CallError { call, code }) => self.context().break_with(call, code),
         }
@@ -229,7 +234,11 @@ impl Worker {
     fn keep(&mut self, direction: Direction, on_device: OnDevice) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        let OnDevice { piece, event, .. } = &on_device;
+        let OnDevice { piece, event, failure, .. } = &on_device;
+        if let Some(failure) = failure {
+            // Before the next piece is given out, which would not wait for the fence either.
+            state.queue.fail(piece, failure.clone());
+        }
         for mark in piece.marks() {
             state.marks.insert((piece.ticket(), mark), Arc::clone(event));
         }
@@ -285,7 +294,18 @@ impl Worker {
 
 /// The piece of a direction that goes next, if there is room for one. An error breaks the context, and then nothing is
 /// given out any more.
-fn next(state: &mut State, direction: Direction) -> Option<Piece> {
+///
+/// A load that a running step waits for is put on the device's queue before compute has passed its fence, with a wait
+/// in front: so the engine can order its next kernels behind it at once. Others are not, as they would hold up what is
+/// more urgent behind them in the same queue; and none is where a copy keeps the thread until it is over.
+fn next(state: &mut State, direction: Direction, is_registered: bool) -> Option<Piece> {
     let State { queue, fences, .. } = state;
-    queue.next_piece(direction, |fence| fences.state(fence).unwrap_or(FenceState::NotYet))
+    queue.next_piece(direction, |fence, class| {
+        let may_queue = is_registered && class == TransferClass::Demand;
+        fences.state(fence, may_queue).unwrap_or(FenceState::NotYet)
+    })
+}
+
+fn refused(error: &CallError) -> TransferFailure {
+    TransferFailure::Refused { code: error.code.0 }
 }

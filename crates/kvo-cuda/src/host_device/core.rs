@@ -280,7 +280,7 @@ impl Core {
             Direction::Load => Guard::LoadFences,
         };
         let (waits, streams) = (self.guards(guard), &mut self.streams);
-        self.queue.next_piece(direction, |fence| {
+        self.queue.next_piece(direction, |fence, _| {
             if !waits || streams.fence_has_passed(fence) { FenceState::Passed } else { FenceState::NotYet }
         })
     }

@@ -45,7 +45,7 @@ fn submit(queue: &mut TransferQueue, transfer: Transfer) -> Ticket {
 }
 
 fn next(queue: &mut TransferQueue, direction: Direction) -> Option<Piece> {
-    queue.next_piece(direction, |_| FenceState::Passed)
+    queue.next_piece(direction, |_, _| FenceState::Passed)
 }
 
 /// Gives out all there is room for.
@@ -132,11 +132,11 @@ fn a_fence_that_is_not_passed_holds_up_its_own_class_only() {
     submit(&mut queue, behind(TransferClass::Demand, 7));
     submit(&mut queue, behind(TransferClass::Demand, 0));
     let prefetch = submit(&mut queue, behind(TransferClass::Prefetch, 0));
-    let state = |fence: Fence| if fence.sequence() == 0 { FenceState::Passed } else { FenceState::NotYet };
+    let state = |fence: Fence, _| if fence.sequence() == 0 { FenceState::Passed } else { FenceState::NotYet };
     let piece = queue.next_piece(Direction::Load, state).unwrap();
     assert_eq!((piece.ticket(), piece.wait_for()), (prefetch, None));
     assert!(queue.next_piece(Direction::Load, state).is_none());
-    let piece = queue.next_piece(Direction::Load, |_| FenceState::OnDevice).unwrap();
+    let piece = queue.next_piece(Direction::Load, |_, _| FenceState::OnDevice).unwrap();
     assert_eq!((piece.ticket(), piece.wait_for()), (Ticket(0), Some(Fence::new(device, 7))));
 }
 

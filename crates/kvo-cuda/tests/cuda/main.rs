@@ -6,6 +6,7 @@
 mod driver;
 mod errors;
 mod fences;
+mod guards;
 mod held;
 mod host;
 mod paths;

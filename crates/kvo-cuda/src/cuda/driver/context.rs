@@ -94,6 +94,11 @@ impl Context {
 
     /// Makes it this thread's context for good.
     pub(crate) fn bind(&self) -> Result<(), CallError> {
+        exchange_capture_mode(&self.driver.table, CAPTURE_MODE_RELAXED);
+        self.make_current()
+    }
+
+    fn make_current(&self) -> Result<(), CallError> {
         // SAFETY: the handle is of a context that `self` has a share of.
         self.call("cuCtxSetCurrent", |table| unsafe { (table.set_current)(self.raw) })
     }
@@ -104,9 +109,10 @@ impl Context {
         // SAFETY: the driver writes one handle, during the call.
         self.call("cuCtxGetCurrent", |table| unsafe { (table.current)(&raw mut before) })?;
         if before != self.raw {
-            self.bind()?;
+            self.make_current()?;
         }
-        Ok(Current { context: self, before })
+        let mode = exchange_capture_mode(&self.driver.table, CAPTURE_MODE_RELAXED);
+        Ok(Current { context: self, before, mode })
     }
 
     /// The lowest priority of a stream, which is the greatest number, and the highest.
@@ -140,21 +146,27 @@ impl Context {
     /// Records `event` behind what is on an engine's stream now. The context is current. A stream that is being captured
     /// is refused: the event would become part of the graph, and never pass.
     pub(crate) fn record_on(&self, event: &Event, stream: StreamHandle) -> Result<(), CallError> {
+        self.check_not_capturing("cuEventRecord", stream)?;
+        // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
+        self.call("cuEventRecord", |table| unsafe { (table.event_record)(event.raw, stream_of(stream)) })
+    }
+
+    /// Refuses `for_call` for a stream that is being captured.
+    fn check_not_capturing(&self, for_call: &'static str, stream: StreamHandle) -> Result<(), CallError> {
         let mut is_capturing: c_int = 0;
         self.call("cuStreamIsCapturing", |table| match table.is_capturing {
             // SAFETY: the stream is alive, by the contract of `StreamHandle::from_raw`; the driver writes one int.
             Some(call) => unsafe { call(stream_of(stream), &raw mut is_capturing) },
             None => 0,
         })?;
-        if is_capturing != 0 {
-            return Err(CallError { call: "cuEventRecord", code: DriverCode(CAPTURE_UNSUPPORTED) });
-        }
-        // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
-        self.call("cuEventRecord", |table| unsafe { (table.event_record)(event.raw, stream_of(stream)) })
+        let refused = CallError { call: for_call, code: DriverCode(CAPTURE_UNSUPPORTED) };
+        if is_capturing == 0 { Ok(()) } else { Err(refused) }
     }
 
-    /// Makes an engine's stream wait for what `event` was last recorded behind. The context is current.
+    /// Makes an engine's stream wait for what `event` was last recorded behind. The context is current. A stream that is
+    /// being captured is refused: the wait would spoil the capture.
     pub(crate) fn order_after(&self, stream: StreamHandle, event: &Event) -> Result<(), CallError> {
+        self.check_not_capturing("cuStreamWaitEvent", stream)?;
         // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
         self.call("cuStreamWaitEvent", |table| unsafe {
             (table.stream_wait)(stream_of(stream), event.raw, 0)
@@ -310,6 +322,12 @@ impl Context {
 /// In the driver's words: not while the stream is being captured.
 const CAPTURE_UNSUPPORTED: u32 = 900;
 
+/// What is said of calls that a capture forbids: unsupported, invalidated, implicit.
+const CAPTURE_CODES: [u32; 3] = [CAPTURE_UNSUPPORTED, 901, 906];
+
+/// The mode of a thread whose calls do not spoil captures of others.
+const CAPTURE_MODE_RELAXED: c_int = 2;
+
 /// What is said of a function that the driver lacks: not supported.
 pub(super) const MISSING: u32 = 801;
 
@@ -329,17 +347,34 @@ impl Drop for Context {
 pub(crate) struct Current<'a> {
     context: &'a Context,
     before: CUcontext,
+    /// The thread's way with captures, which comes back too.
+    mode: c_int,
+}
+
+/// Sets how calls of this thread get on with captures of graphs, also on other threads; returns how they did. In the
+/// relaxed mode, which is kvo's, they do not spoil them.
+fn exchange_capture_mode(table: &Table, mut mode: c_int) -> c_int {
+    if let Some(call) = table.exchange_capture_mode {
+        // SAFETY: the driver reads and writes one int, during the call; the mode is this thread's alone.
+        let code = unsafe { call(&raw mut mode) };
+        if code != 0 {
+            tracing::debug!(code, "the capture mode stays as it was");
+        }
+    }
+    mode
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        exchange_capture_mode(&self.context.driver.table, self.mode);
         if self.before == self.context.raw {
             return;
         }
+        // Also where the context is broken: this is of the thread, and the one before may be another device's.
         // SAFETY: it was current on this thread when the guard was made, and is its owner's business.
-        let back = self.context.call("cuCtxSetCurrent", |table| unsafe { (table.set_current)(self.before) });
-        if let Err(error) = back {
-            tracing::warn!(%error, "an engine's thread did not get its context back");
+        let code = unsafe { (self.context.driver.table.set_current)(self.before) };
+        if code != 0 {
+            tracing::warn!(code, "an engine's thread did not get its context back");
         }
     }
 }
@@ -412,6 +447,8 @@ impl Event {
         match asked {
             Ok(()) => Ok(true),
             Err(error) if error.code == DriverCode::NOT_READY => Ok(false),
+            // Of an engine's graph that is being captured, and not of the work before the event.
+            Err(error) if CAPTURE_CODES.contains(&error.code.0) => Ok(false),
             Err(error) => {
                 self.context.break_with(error.call, error.code);
                 Err(error)

@@ -101,6 +101,7 @@ symbols! {
         }
         optional {
             is_capturing = cuStreamIsCapturing(CUstream, *mut c_int);
+            exchange_capture_mode = cuThreadExchangeStreamCaptureMode(*mut c_int);
             proc_address = cuGetProcAddress_v2(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int);
             copy_batch = cuMemcpyBatchAsync(
                 *mut CUdeviceptr,

@@ -290,7 +290,7 @@ impl Model {
     fn next(&mut self, direction: Direction) {
         let expected = self.expected_next(direction);
         let passed = self.passed;
-        let piece = self.queue.next_piece(direction, |fence| Self::state(passed, fence));
+        let piece = self.queue.next_piece(direction, |fence, _| Self::state(passed, fence));
         assert_eq!(
             piece.as_ref().map(Piece::ticket),
             expected.map(|index| self.transfers[index].ticket),
