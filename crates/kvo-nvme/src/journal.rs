@@ -45,6 +45,8 @@ pub(crate) struct Recovered {
     pub(crate) chunks: Vec<Entry>,
     /// Slots that failed.
     pub(crate) quarantined: Vec<u32>,
+    /// Slots whose record is not one of this store as it is: of an epoch that has not been, or of another length.
+    pub(crate) foreign: Vec<u32>,
     /// What was found and is not used.
     pub(crate) report: RecoveryReport,
 }

@@ -32,6 +32,7 @@ pub(crate) struct Recovery<'a> {
     by_key: HashTable<u32>,
     hasher: DefaultHashBuilder,
     quarantined: Vec<u32>,
+    foreign: Vec<u32>,
     report: RecoveryReport,
 }
 
@@ -50,6 +51,7 @@ impl<'a> Recovery<'a> {
             by_key,
             hasher: DefaultHashBuilder::default(),
             quarantined: Vec::new(),
+            foreign: Vec::new(),
             report: RecoveryReport { clean, ..RecoveryReport::default() },
         }
     }
@@ -84,6 +86,7 @@ impl<'a> Recovery<'a> {
             && epoch_of(record.generation) <= self.superblock.epoch;
         if !is_ours {
             self.report.foreign_records += 1;
+            self.foreign.push(slot);
             return;
         }
         let Self { chunks, by_key, hasher, .. } = self;
@@ -116,7 +119,7 @@ impl<'a> Recovery<'a> {
         self.report.quarantined = count(self.quarantined.len());
         let (chunks, num_unnamed) = self.sorted(&order.unwrap_or_default());
         self.report.unproven = count(num_unnamed);
-        Recovered { chunks, quarantined: self.quarantined, report: self.report }
+        Recovered { chunks, quarantined: self.quarantined, foreign: self.foreign, report: self.report }
     }
 
     /// The chunks, and how many of them the order does not name.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     NvmeOptions, OpenError,
     file::{StableFile, read_exact_at, write_all_at},
-    format::{BLOCK_BYTES, RECORD_BYTES, RECORDS_START, StoreState, Superblock, order_start},
+    format::{BLOCK_BYTES, RECORD_BYTES, RECORDS_START, StoreState, Superblock, order_start, record_start},
     journal::Recovered,
     recovery::Recovery,
 };
@@ -53,6 +53,7 @@ pub(crate) fn reopen(
         // What a store that was killed had only told the system is called written from now on.
         data.iter().flatten().try_for_each(LockedFile::sync)?;
     }
+    erase(&index.file, &recovered.foreign).map_err(|source| index.error("write", source))?;
     let superblocks = Superblocks { newest: superblock, block, is_other_damaged: superblock_damaged };
     let (superblock, block) = begin_epoch(&index.file, &superblocks)
         .map_err(|source| index.error("write the superblock of", source))?;
@@ -66,6 +67,12 @@ pub(crate) fn reopen(
         recovered,
         made: Vec::new(),
     })
+}
+
+/// Erases records that do not count, before an epoch begins in which they would. The sync with which it begins is behind
+/// them.
+fn erase(index: &dyn StableFile, slots: &[u32]) -> io::Result<()> {
+    slots.iter().try_for_each(|slot| write_all_at(index, &[0; RECORD_BYTES], record_start(*slot)))
 }
 
 /// The superblocks of a store that is opened.

@@ -1,7 +1,11 @@
 //! Files with wrong bytes, of wrong lengths, or missing.
 
 use super::*;
-use crate::{RecoveryReport, format::EPOCH_MAX, sim::rng::Rng};
+use crate::{
+    RecoveryReport,
+    format::{EPOCH_MAX, RECORD_BYTES},
+    sim::rng::Rng,
+};
 
 /// A store of one device with a chunk in each slot, opened so often that both superblocks are of the opening `epoch`
 /// or the one before, and closed if `clean`.
@@ -121,6 +125,30 @@ fn so_many_flipped_records_are_so_many_misses() {
     let files = rig.open().unwrap();
     assert_eq!(slots(&files), [4, 2, 1, 5]);
     assert_eq!((files.recovered.report.damaged_records, files.recovered.report.chunks), (3, 4));
+}
+
+/// Were it left there, it would count once its epoch has come, and be newer than what was written before.
+#[test]
+fn a_record_of_an_epoch_that_has_not_been_never_counts() {
+    let (rig, _) = with_chunks(true);
+    let files = rig.open().unwrap();
+    let (id, epoch) = (files.index.superblock.id, files.index.superblock.epoch);
+    let read = |slot| {
+        let mut bytes = [0; RECORD_BYTES];
+        files.index.file.read_exact_at(&mut bytes, record_start(slot)).unwrap();
+        RecordState::decode(&bytes, id, slot).unwrap()
+    };
+    let RecordState::Chunk(record) = read(1) else { panic!("there is a chunk") };
+    let coming = Record { generation: first_generation(epoch + 1) + 9, ..record };
+    let bytes = RecordState::Chunk(coming).encode(id, 6);
+    files.index.file.write_all_at(&bytes, record_start(6)).unwrap();
+    drop(files);
+    for (opening, foreign_records) in [1, 0, 0].into_iter().enumerate() {
+        let files = rig.open().unwrap();
+        assert_eq!(files.recovered.report.foreign_records, foreign_records, "opening {opening}");
+        let found = slots(&files);
+        assert!(found.contains(&1) && !found.contains(&6), "opening {opening}: {found:?}");
+    }
 }
 
 #[test]
