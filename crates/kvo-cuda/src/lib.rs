@@ -2,8 +2,7 @@
 //!
 //! This crate knows where bytes are and moves them. It does not know which chunks are worth keeping, owns no slot
 //! and evicts nothing: the primary tier reserves and pins slots before a transfer is submitted, and learns of its end
-//! afterwards. Nothing here needs a driver or a GPU to be built, and nothing
-//! but a [`CudaDevice`] needs one to run.
+//! afterwards. Nothing here needs a driver or a GPU to be built, and nothing but a [`CudaDevice`] needs one to run.
 //!
 //! ```text
 //!    GPU blocks                                        one slot, one chunk

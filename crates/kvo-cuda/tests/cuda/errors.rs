@@ -6,7 +6,7 @@ use kvo_core::{
 };
 use kvo_fakecuda::Hold;
 
-use crate::rig::{NUM_SLOTS, Panicky, Rig, SLOT_BYTES, fake, host_memory, options, until};
+use crate::rig::{NUM_SLOTS, Panicky, Rig, SLOT_BYTES, fake, host_memory, options, task, until};
 
 /// Every call of the driver that a device makes.
 const CALLS: [&str; 12] = [
@@ -58,8 +58,8 @@ fn check_death(code: u32, happen: impl FnOnce(&mut Rig)) {
     assert_eq!(ended, tickets, "each ends once");
     assert_eq!(rig.device.health(), DeviceHealth::Dead { code });
 
-    // The thread is at its end as soon as nothing is called any more; and from then on nothing is.
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    // From its thread's end on nothing is called.
+    until(|| task("kvo-cuda:0").is_none());
     let before = calls(&rig);
     let transfer = rig.one_slot(TransferClass::Store, 0, after);
     let error = rig.device.submit(transfer).unwrap_err();

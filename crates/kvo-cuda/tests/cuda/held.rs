@@ -84,6 +84,7 @@ fn a_dropped_device_waits_for_its_copies_and_leaves_nothing() {
     let before = rig.fake.counts();
     let Rig { device, host, fake, context, .. } = rig;
     let dropped = std::thread::spawn(move || drop(device));
+    // Far longer than a drop takes that waits for nothing.
     std::thread::sleep(Duration::from_millis(20));
     assert!(!dropped.is_finished());
     fake.release(Hold::All);

@@ -1,6 +1,8 @@
 //! A small engine: it owns memory of the device, streams and events, and lends them to the device under test.
 
 use std::{
+    fs,
+    path::PathBuf,
     ptr::NonNull,
     sync::Arc,
     time::{Duration, Instant},
@@ -272,6 +274,13 @@ unsafe impl StableMemory for Panicky {
     fn span(&self) -> (NonNull<u8>, usize) {
         self.memory.span()
     }
+}
+
+/// What the kernel says of a thread of this process, if there is one of that name.
+pub(crate) fn task(name: &str) -> Option<PathBuf> {
+    let tasks = fs::read_dir("/proc/self/task").ok()?.flatten().map(|task| task.path());
+    let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    tasks.into_iter().find(is_it)
 }
 
 /// Waits until something is so.
