@@ -185,13 +185,16 @@ impl Catalog {
         self.slots.is_unproven(slot)
     }
 
-    /// Evicts the chunk of `key` if its bytes may not be its own, and nobody reads it: so that it is written anew.
-    pub(crate) fn evict_unproven(&mut self, key: &OffloadKey) {
-        if let Residence::Valid { slot, evictable: true } = self.residence(key)
-            && self.slots.is_unproven(slot)
-        {
-            self.policy.remove(SlotId(slot));
-            self.evict(slot, *key);
+    /// Evicts the chunk of `key` if its bytes may not be its own, and nobody reads it: so that it is written anew. Says
+    /// whether it did.
+    pub(crate) fn evict_unproven(&mut self, key: &OffloadKey) -> bool {
+        match self.residence(key) {
+            Residence::Valid { slot, evictable: true } if self.slots.is_unproven(slot) => {
+                self.policy.remove(SlotId(slot));
+                self.evict(slot, *key);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -30,11 +30,12 @@ impl NvmeStore {
         self.check_length(bytes.len())?;
         self.absorb();
         let Request { mut accesses, run } = self.new_request();
-        self.catalog.evict_unproven(&key);
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
-            Residence::Valid { slot, .. } if self.catalog.is_unproven(slot) => {
-                return Err(ChunkError::Pending);
+            Residence::Valid { slot, evictable } if self.catalog.is_unproven(slot) => {
+                if !evictable {
+                    return Err(ChunkError::Pending);
+                }
             }
             Residence::Valid { slot, .. } => {
                 self.stats.chunks_present += 1;
@@ -44,6 +45,7 @@ impl NvmeStore {
             Residence::Absent => {}
         }
         let pass = self.health.allow(Direction::Write, self.clock.now()).map_err(|_| ChunkError::Refused)?;
+        self.catalog.evict_unproven(&key);
         self.catalog.on_store_miss(&[KeyAccess {
             key,
             slot: None,

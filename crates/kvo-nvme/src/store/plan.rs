@@ -47,9 +47,6 @@ impl NvmeStore {
     pub(super) fn plan_write(&mut self, id: JobId, job: &mut Job, request: &mut Request) {
         let Request { accesses, run } = request;
         let run = *run;
-        for chunk in job.chunks() {
-            self.catalog.evict_unproven(&chunk.key);
-        }
         let num_spared = self.scratch.sort_out(job.chunks(), &self.catalog);
         self.record_write(job, accesses);
         let absent_indices = std::mem::take(&mut self.scratch.absent);
@@ -57,8 +54,11 @@ impl NvmeStore {
         // If the device has failed, only the one that tries it is moved.
         let wanted_max = if self.health.is_up() { u32::MAX } else { 1 };
         let wanted = u32::try_from(admitted.len()).unwrap_or(u32::MAX).min(wanted_max);
+        let to_write = &admitted[..wanted as usize];
+        let evicted = to_write.iter().filter(|&&index| self.catalog.evict_unproven(&job.chunk(index).key));
+        let num_spared = num_spared - u32::try_from(evicted.count()).expect("they are some of the spared");
         let mut left = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
-        let mut absent = admitted.iter().copied().peekable();
+        let mut absent = to_write.iter().copied().peekable();
         let mut num_begun = 0;
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
@@ -77,18 +77,17 @@ impl NvmeStore {
                 continue;
             }
             match self.catalog.residence(&chunk.key) {
-                Residence::Valid { slot, .. } => {
+                Residence::Valid { slot, .. } if !self.catalog.is_unproven(slot) => {
                     self.stats.chunks_present += 1;
-                    // One that is being read, which tells whether it is there.
-                    if self.catalog.is_unproven(slot) {
-                        self.wait_for(slot, id, job, index);
-                    }
                 }
-                Residence::Writing(slot) => {
+                // Its write, or the first read since a kill, tells whether it is there.
+                Residence::Writing(slot) | Residence::Valid { slot, evictable: false } => {
                     self.stats.chunks_present += 1;
-                    self.wait_for(slot, id, job, index);
+                    job.wait(index);
+                    self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
                 }
-                Residence::Absent => {
+                // One that is there is not lost by this; only nobody can say that it is whole.
+                Residence::Absent | Residence::Valid { .. } => {
                     let is_unadmitted = unadmitted.binary_search(&index).is_ok();
                     self.stats.chunks_unadmitted += u64::from(is_unadmitted);
                     self.stats.chunks_refused += u64::from(!is_unadmitted);
@@ -100,12 +99,6 @@ impl NvmeStore {
             gate.give_back(job.req, &self.scratch.offered[num_begun..admitted.len()]);
         }
         self.scratch.absent = absent_indices;
-    }
-
-    /// Lets a chunk of a write job end with what is under way in `slot`.
-    fn wait_for(&mut self, slot: u32, id: JobId, job: &mut Job, index: u32) {
-        job.wait(index);
-        self.waiters.entry(slot).or_default().push(Waiter { job: id, index });
     }
 
     /// How many of the absent chunks of a job are let in: so many from the head on.
@@ -194,8 +187,8 @@ impl NvmeStore {
 }
 
 impl Scratch {
-    /// Takes in the keys of a job, none of which may go for another of them, and the places of the absent ones, each
-    /// key once; returns how many of the keys are evictable.
+    /// Takes in the keys of a job, none of which may go for another of them, and the places of those that are to be
+    /// written: absent, or unproven and read by nobody; each key once. Returns how many of the keys are evictable.
     pub(super) fn sort_out(&mut self, chunks: &[TierChunk], catalog: &Catalog) -> u32 {
         self.keys.clear();
         self.absent.clear();
@@ -204,7 +197,12 @@ impl Scratch {
             if self.keys.insert(chunk.key) {
                 match catalog.residence(&chunk.key) {
                     Residence::Absent => self.absent.push(index),
-                    Residence::Valid { evictable, .. } => num_evictable += u32::from(evictable),
+                    Residence::Valid { slot, evictable } => {
+                        num_evictable += u32::from(evictable);
+                        if evictable && catalog.is_unproven(slot) {
+                            self.absent.push(index);
+                        }
+                    }
                     Residence::Writing(_) => {}
                 }
             }

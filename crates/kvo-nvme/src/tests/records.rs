@@ -12,7 +12,7 @@ use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
-    BreakerOptions, ChunkError, NvmeOptions, TierState,
+    Admission, AdmissionRule, BreakerOptions, ChunkError, NvmeOptions, TierState,
     checksum::checksum,
     engine::Event,
     format::{Record, RecordState},
@@ -277,18 +277,18 @@ fn what_was_written_is_counted_over_the_life_of_the_store_and_by_the_day() {
 }
 
 /// A store that was killed, with chunk 1, which may have been overwritten.
-fn killed() -> Rig {
+fn killed(options: NvmeOptions) -> Rig {
     let mut recovered = recovered(&[1]);
     let RecordState::Chunk(record) = &mut recovered.chunks[0].state else { panic!("it is a chunk") };
     record.checksum = checksum(&key(1), record.generation, &[0; CHUNK_BYTES]);
     recovered.report.unproven = 1;
-    rig(options(4, false), recovered).rig
+    rig(options, recovered).rig
 }
 
 #[test]
 fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
     for trouble in [None, Some((1, Trouble::Eio))] {
-        let mut rig = killed();
+        let mut rig = killed(options(4, false));
         let read = rig.read(1, &[1]);
         let write = rig.write(2, &[1]);
         assert!(matches!(rig.store.write_chunk(key(1), &[0; CHUNK_BYTES]), Err(ChunkError::Pending)));
@@ -301,4 +301,19 @@ fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
         assert_eq!(rig.poll(), [write, read].map(ended));
         rig.store.assert_consistent();
     }
+}
+
+#[test]
+fn an_unproven_chunk_that_is_not_let_in_again_stays_a_hit() {
+    let admission = Admission { rule: AdmissionRule::SecondOffer { keys_max: 8 }, ..Admission::default() };
+    let mut rig = killed(NvmeOptions { admission, ..options(4, false) });
+    let first = rig.write(2, &[1]);
+    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1]))], "nobody can say that it is whole");
+    rig.check_resident(0..2, &[1]);
+    assert_eq!(rig.store.stats().chunks_unadmitted, 1);
+    let second = rig.write(3, &[1]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::done(second)]);
+    rig.store.assert_consistent();
+    rig.get(4, &[1], &[]);
 }
