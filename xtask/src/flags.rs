@@ -23,7 +23,7 @@ cargo xtask TASK
   fuzz [--target T] [--seconds N] [FILE...]
                      Fuzzes what the store reads from disk, by default every target for a minute: superblock, header,
                      order, record, recovery, store. Needs a C++ compiler. With files it runs these once, of one target.
-  ptx [--check]      Compiles the copy kernel to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
+  ptx [--check]      Compiles the kernels to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
                      --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
   ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.

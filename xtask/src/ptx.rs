@@ -1,4 +1,4 @@
-//! `cargo xtask ptx`: the PTX of the copy kernel, made from its source, and checked against it.
+//! `cargo xtask ptx`: the PTX of the kernels, made from their sources, and checked against them.
 
 use std::{
     fmt,
@@ -18,10 +18,20 @@ pub(crate) enum Mode {
     Check,
 }
 
-const DIR: &str = "crates/kvo-cuda/kernels";
-const SOURCE: &str = "copy.cu";
-const PTX: &str = "copy.ptx";
-const COMPILER: &str = "compile.py";
+/// A source, `name.cu`, and its PTX beside it, `name.ptx`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    dir: &'static str,
+    name: &'static str,
+}
+
+/// The kernel that copies, and those of the small engine that checks devices.
+pub(crate) const KERNELS: [Kernel; 2] = [
+    Kernel { dir: "crates/kvo-cuda/kernels", name: "copy" },
+    Kernel { dir: "crates/kvo-gpu-check/kernels", name: "engine" },
+];
+
+const COMPILER: &str = "crates/kvo-cuda/kernels/compile.py";
 
 /// `compute_80`: A100 and newer. NVRTC 12.1 writes PTX 8.1, which every driver from 530 on takes. The definition keeps
 /// a header that NVRTC includes unasked from leaving its constants in the text.
@@ -58,84 +68,107 @@ impl fmt::Display for Failure {
 }
 
 pub(crate) fn run(mode: Mode) -> ExitCode {
-    let done = match mode {
-        Mode::Build => build().map(|()| format!("{DIR}/{PTX} is written")),
-        Mode::Check => check().map(|()| format!("{DIR}/{PTX} is what NVRTC makes of {SOURCE}")),
-    };
-    match done {
-        Ok(done) => println!("{done}"),
-        Err(failure @ Failure::NoNvrtc(_)) if mode == Mode::Check => {
-            println!("SKIPPED, hashes agree, but {failure}");
-        }
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            return ExitCode::FAILURE;
+    for kernel in KERNELS {
+        let (source, ptx) = (kernel.source(), kernel.ptx());
+        let done = match mode {
+            Mode::Build => kernel.build().map(|()| format!("{ptx} is written")),
+            Mode::Check => kernel.check().map(|()| format!("{ptx} is what NVRTC makes of {source}")),
+        };
+        match done {
+            Ok(done) => println!("{done}"),
+            Err(failure @ Failure::NoNvrtc(_)) if mode == Mode::Check => {
+                println!("SKIPPED, hashes agree, but {failure}");
+            }
+            Err(failure) => {
+                eprintln!("error: {failure}");
+                return ExitCode::FAILURE;
+            }
         }
     }
     ExitCode::SUCCESS
 }
 
-fn build() -> Result<(), Failure> {
-    let body = compile()?;
-    let text = format!("{}{body}", header(&hash(&read(SOURCE)?)?, &hash(&body)?));
-    let path = path(PTX);
-    std::fs::write(&path, text).map_err(|error| broken(&path.display(), &error))
-}
-
-/// The hashes first, which need no NVRTC.
+/// All kernels, up to the first that is not of its source.
 pub(crate) fn check() -> Result<(), Failure> {
-    let text = read(PTX)?;
-    let body = body(&text);
-    check_header(&text, &hash(&read(SOURCE)?)?, &hash(body)?)?;
-    if compile()? == body {
-        Ok(())
-    } else {
-        Err(Failure::Stale(format!("NVRTC makes another {PTX} of {SOURCE}")))
-    }
+    KERNELS.iter().try_for_each(Kernel::check)
 }
 
-/// What stands above the compiler's text.
-fn header(source_hash: &str, ptx_hash: &str) -> String {
-    format!(
-        "// Made by `cargo xtask ptx` from {SOURCE}; not to be edited. Hashes are those of `git hash-object`.\n\
-         // options {}\n\
-         // source  {source_hash}\n\
-         // ptx     {ptx_hash}\n",
-        OPTIONS.join(" ")
-    )
+impl Kernel {
+    fn source(&self) -> String {
+        format!("{}/{}.cu", self.dir, self.name)
+    }
+
+    fn ptx(&self) -> String {
+        format!("{}/{}.ptx", self.dir, self.name)
+    }
+
+    fn build(&self) -> Result<(), Failure> {
+        let body = self.compile()?;
+        let text = format!("{}{body}", self.header(&hash(&read(&self.source())?)?, &hash(&body)?));
+        let path = path(&self.ptx());
+        std::fs::write(&path, text).map_err(|error| broken(&path.display(), &error))
+    }
+
+    /// The hashes first, which need no NVRTC.
+    fn check(&self) -> Result<(), Failure> {
+        let text = read(&self.ptx())?;
+        let body = body(&text);
+        self.check_header(&text, &hash(&read(&self.source())?)?, &hash(body)?)?;
+        if self.compile()? == body {
+            Ok(())
+        } else {
+            Err(Failure::Stale(format!("NVRTC makes another {}.ptx of {}.cu", self.name, self.name)))
+        }
+    }
+
+    /// What stands above the compiler's text.
+    fn header(&self, source_hash: &str, ptx_hash: &str) -> String {
+        format!(
+            "// Made by `cargo xtask ptx` from {}.cu; not to be edited. Hashes are those of `git hash-object`.\n\
+             // options {}\n\
+             // source  {source_hash}\n\
+             // ptx     {ptx_hash}\n",
+            self.name,
+            OPTIONS.join(" ")
+        )
+    }
+
+    fn check_header(&self, text: &str, source_hash: &str, ptx_hash: &str) -> Result<(), Failure> {
+        let wanted = self.header(source_hash, ptx_hash);
+        let mut lines = text.lines();
+        for wanted in wanted.lines() {
+            let found = lines.next().unwrap_or_default();
+            if found != wanted {
+                let name = self.name;
+                return Err(Failure::Stale(format!(
+                    "{name}.ptx says \"{found}\", it should be \"{wanted}\""
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The PTX of the source.
+    fn compile(&self) -> Result<String, Failure> {
+        let source = self.source();
+        let python = std::env::var_os("KVO_PYTHON").unwrap_or_else(|| "python3".into());
+        let mut command = Command::new(&python);
+        command.arg(path(COMPILER)).arg(path(&source)).args(OPTIONS);
+        let output = command
+            .output()
+            .map_err(|error| Failure::NoNvrtc(format!("{} cannot be run: {error}", python.display())))?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        match output.status.code() {
+            Some(0) => String::from_utf8(output.stdout).map_err(|error| broken(&source, &error)),
+            Some(NO_NVRTC_STATUS) => Err(Failure::NoNvrtc(said)),
+            _ => Err(broken(&COMPILER, &said)),
+        }
+    }
 }
 
 /// What stands below the header.
 fn body(text: &str) -> &str {
     text.match_indices('\n').nth(HEADER_LINES - 1).map_or("", |(end, _)| &text[end + 1..])
-}
-
-fn check_header(text: &str, source_hash: &str, ptx_hash: &str) -> Result<(), Failure> {
-    let wanted = header(source_hash, ptx_hash);
-    let mut lines = text.lines();
-    for wanted in wanted.lines() {
-        let found = lines.next().unwrap_or_default();
-        if found != wanted {
-            return Err(Failure::Stale(format!("{PTX} says \"{found}\", it should be \"{wanted}\"")));
-        }
-    }
-    Ok(())
-}
-
-/// The PTX of the source.
-fn compile() -> Result<String, Failure> {
-    let python = std::env::var_os("KVO_PYTHON").unwrap_or_else(|| "python3".into());
-    let mut command = Command::new(&python);
-    command.arg(path(COMPILER)).arg(path(SOURCE)).args(OPTIONS);
-    let output = command
-        .output()
-        .map_err(|error| Failure::NoNvrtc(format!("{} cannot be run: {error}", python.display())))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match output.status.code() {
-        Some(0) => String::from_utf8(output.stdout).map_err(|error| broken(&SOURCE, &error)),
-        Some(NO_NVRTC_STATUS) => Err(Failure::NoNvrtc(said)),
-        _ => Err(broken(&COMPILER, &said)),
-    }
 }
 
 /// The hash that git has for a file of these bytes.
@@ -155,7 +188,7 @@ fn hash(text: &str) -> Result<String, Failure> {
 }
 
 fn path(file: &str) -> PathBuf {
-    workspace().join(DIR).join(file)
+    workspace().join(file)
 }
 
 fn read(file: &str) -> Result<String, Failure> {
@@ -173,16 +206,18 @@ mod tests {
 
     #[test]
     fn a_text_is_a_header_and_a_body() {
-        let text = format!("{}\n.version 8.1\n", header("12ab", "34cd"));
+        let [copy, _] = KERNELS;
+        let text = format!("{}\n.version 8.1\n", copy.header("12ab", "34cd"));
         assert_eq!(body(&text), "\n.version 8.1\n");
-        assert_eq!(check_header(&text, "12ab", "34cd"), Ok(()));
+        assert_eq!(copy.check_header(&text, "12ab", "34cd"), Ok(()));
         assert_eq!(body("// one\n// two\n"), "");
     }
 
     #[test]
     fn a_change_of_source_options_or_text_is_found() {
-        let text = format!("{}.version 8.1\n", header("12ab", "34cd"));
-        let stale = |text: &str, source, ptx| check_header(text, source, ptx).unwrap_err().to_string();
+        let [copy, _] = KERNELS;
+        let text = format!("{}.version 8.1\n", copy.header("12ab", "34cd"));
+        let stale = |text: &str, source, ptx| copy.check_header(text, source, ptx).unwrap_err().to_string();
         assert_eq!(
             stale(&text, "99ab", "34cd"),
             "copy.ptx says \"// source  12ab\", it should be \"// source  99ab\"; run `cargo xtask ptx`"
@@ -201,8 +236,10 @@ mod tests {
 
     #[test]
     fn the_ptx_is_of_its_source() {
-        let text = read(PTX).unwrap();
-        let (source, ptx) = (hash(&read(SOURCE).unwrap()).unwrap(), hash(body(&text)).unwrap());
-        assert_eq!(check_header(&text, &source, &ptx), Ok(()));
+        for kernel in KERNELS {
+            let text = read(&kernel.ptx()).unwrap();
+            let source = hash(&read(&kernel.source()).unwrap()).unwrap();
+            assert_eq!(kernel.check_header(&text, &source, &hash(body(&text)).unwrap()), Ok(()));
+        }
     }
 }

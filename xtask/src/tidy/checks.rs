@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Where unsafe code may stand: files, or directories ending in `/`.
-const UNSAFE_FILES: [&str; 19] = [
+const UNSAFE_FILES: [&str; 21] = [
     "crates/kvo-core/src/claims.rs",
     "crates/kvo-core/src/device.rs",
     "crates/kvo-core/src/tables.rs",
@@ -28,17 +28,20 @@ const UNSAFE_FILES: [&str; 19] = [
     "crates/kvo-fakecuda/src/memory.rs",
     "crates/kvo-fakecuda/src/pointers.rs",
     "crates/kvo-fakecuda/tests/support/",
+    "crates/kvo-gpu-check/src/cuda/raw.rs",
+    "crates/kvo-gpu-check/src/handles.rs",
     "crates/kvo-nvme/src/engine/uring/ring.rs",
 ];
 
 /// The kvo crates that each library crate may use: dependencies point downwards.
-const HOUSE: [(&str, &[&str]); 9] = [
+const HOUSE: [(&str, &[&str]); 10] = [
     ("kvo-core", &[]),
     ("kvo-policies", &["kvo-core"]),
     ("kvo-cpu", &["kvo-core", "kvo-policies"]),
     ("kvo-tiering", &["kvo-core", "kvo-policies", "kvo-cpu"]),
     ("kvo-nvme", &["kvo-core", "kvo-policies"]),
     ("kvo-cuda", &["kvo-core"]),
+    ("kvo-gpu-check", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-cuda"]),
     ("kvo-ptx", &[]),
     ("kvo-fakecuda", &["kvo-ptx"]),
     ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-tiering"]),
@@ -52,6 +55,9 @@ const OWNED_DEPENDENCIES: [(&str, &str); 2] = [("cudarc", "kvo-cuda"), ("io-urin
 
 /// Who may name such a dependency besides, for its tests.
 const OF_TESTS: [(&str, &str); 1] = [("kvo-fakecuda", "cudarc")];
+
+/// Who is an engine beside a device, and calls what the device calls.
+const OF_ENGINES: [(&str, &str); 1] = [("kvo-gpu-check", "cudarc")];
 
 /// Crates that others name for their tests alone: what a user builds has none of them.
 const TEST_ONLY: [&str; 2] = ["kvo-fakecuda", "kvo-ptx"];
@@ -288,7 +294,9 @@ fn owned_dependencies_stay_with_their_owner(source: &Source) -> Vec<Complaint> {
         let (_, owner) = OWNED_DEPENDENCIES.iter().find(|(owned, _)| *owned == dependency.name)?;
         let message = format!("only {owner} names {}", dependency.name);
         let is_of_tests = dependency.dev && OF_TESTS.contains(&(name, dependency.name));
-        (*owner != name && !is_of_tests).then(|| complaint(source, dependency.line, message))
+        let is_of_engines = OF_ENGINES.contains(&(name, dependency.name));
+        (*owner != name && !is_of_tests && !is_of_engines)
+            .then(|| complaint(source, dependency.line, message))
     });
     found.collect()
 }
