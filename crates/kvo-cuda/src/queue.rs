@@ -424,6 +424,20 @@ impl TransferQueue {
         self.fail_those(|_| true, now, |_| TransferFailure::ShutDown);
     }
 
+    /// The device is dead and has done all that it had, also pieces that never ended: what is held is released.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    pub(crate) fn end_all(&mut self) {
+        self.on_device = [0; 2];
+        let held = |(_, entry): &(usize, &Entry)| entry.is_reported && entry.num_on_device > 0;
+        let mut held: Vec<(Ticket, usize)> =
+            self.entries.iter().filter(held).map(|(index, entry)| (entry.ticket, index)).collect();
+        held.sort_unstable();
+        for (ticket, index) in held {
+            self.released.push_back(ticket);
+            self.forget(index);
+        }
+    }
+
     /// Fails open transfers, the oldest first.
     fn fail_those(
         &mut self,

@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -64,8 +64,9 @@ pub struct CudaOptions {
     /// Which way copies of which length go; without, it is measured when the device is made, in at most 0.3 s, once a
     /// process.
     pub table: Option<PathTable>,
-    /// How long a drop waits for what is on the device's queue. After that the device's thread is left to itself, with
-    /// all that it may still touch, and a warning.
+    /// How long a drop waits for what is on the device's queue, and for what that used to be given back. If copies have
+    /// not ended by then, the device's thread is left to itself, with all that it may still touch, and a warning. If they
+    /// have, and host memory is still being unregistered, which takes 0.1 s a GB, the thread goes on with that alone.
     pub drop_timeout: Duration,
 }
 
@@ -174,7 +175,7 @@ pub struct CudaStats {
 ///   so what is on their queue cannot be overtaken.
 /// - The host memory is registered once for all devices of the process. Where it cannot be, copies still work, slower.
 /// - The first error that breaks the context ends the device: every open ticket fails once, and the driver is not
-///   called again. Slots that copies were under way to or from stay claimed until the process ends, since nobody can
+///   called again; a drop warns that copies had not ended. Slots that copies were under way to or from stay claimed until the process ends, since nobody can
 ///   say whether the device still touches them.
 pub struct CudaDevice {
     info: DeviceInfo,
@@ -184,8 +185,9 @@ pub struct CudaDevice {
     registrations: usize,
     drop_timeout: Duration,
     thread: Option<JoinHandle<()>>,
-    /// Closes when the thread has ended.
-    alive: Receiver<()>,
+    /// Says whether the device has done all its copies, when the thread has nothing more to wait for, and closes when
+    /// the thread has given back what they used.
+    over: Receiver<bool>,
 }
 
 impl CudaDevice {
@@ -252,10 +254,10 @@ impl CudaDevice {
         let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, stats));
         let (host, registrations) = (pool.mode(), pool.num_pieces());
         let worker = Worker::new(Arc::clone(&shared), streams, pool, paths, near);
-        let (sender, alive) = crossbeam_channel::bounded(0);
+        let (sender, over) = crossbeam_channel::bounded(1);
         let thread = spawn(&info.name, Arc::clone(&shared), worker, sender)?;
         let drop_timeout = options.drop_timeout;
-        Ok(Self { info, facts, shared, host, registrations, drop_timeout, thread: Some(thread), alive })
+        Ok(Self { info, facts, shared, host, registrations, drop_timeout, thread: Some(thread), over })
     }
 
     /// The GPU.
@@ -318,30 +320,32 @@ fn setting(driver: &DriverFacts, device: &DeviceFacts) -> String {
     format!("{}, driver {release}, link {}", device.name, device.link.clone().unwrap_or_else(unknown))
 }
 
-/// Starts the device's thread. If it panics, the device is dead. Of a dead device nobody can say what it still touches:
-/// slots then stay claimed, and memory mapped and registered.
+/// Starts the device's thread. If it panics, the device is dead, and the thread waits for what is on its streams. Where
+/// the driver does not say that this has ended, slots stay claimed, and memory mapped and registered.
 fn spawn(
     name: &str,
     shared: Arc<Shared>,
     worker: Worker,
-    alive: Sender<()>,
+    over: Sender<bool>,
 ) -> Result<JoinHandle<()>, io::Error> {
     let thread = std::thread::Builder::new().name(format!("kvo-{name}"));
     let device = name.to_owned();
     thread.spawn(move || {
         let mut worker = ManuallyDrop::new(worker);
         let is_done = catch_unwind(AssertUnwindSafe(|| worker.run())).unwrap_or_else(|_| {
-            shared.context.break_with("the device's thread", PANICKED);
-            drop(shared.lock());
-            false
+            shared.give_up("the device's thread panicked", PANICKED);
+            catch_unwind(AssertUnwindSafe(|| worker.settle())).unwrap_or(false)
         });
+        shared.lock().marks.clear();
+        shared.ended.ring();
+        // There is room for it.
+        let _ = over.try_send(is_done);
         if is_done {
             drop(ManuallyDrop::into_inner(worker));
         } else {
             tracing::warn!(%device, "slots of a dead device stay claimed, and its host memory mapped");
         }
-        shared.ended.ring();
-        drop(alive);
+        drop(over);
     })
 }
 
@@ -479,13 +483,18 @@ fn unmarked(CallError { code, .. }: CallError) -> FenceError {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.shut_down();
-        if self.alive.recv_timeout(self.drop_timeout) == Err(RecvTimeoutError::Timeout) {
-            let device = &self.info.name;
-            tracing::warn!(%device, "copies did not end: the device's thread is left, with all that it may touch");
+        let start = Instant::now();
+        let device = &self.info.name;
+        if self.over.recv_timeout(self.drop_timeout) != Ok(true) {
+            tracing::warn!(%device, "dropped before its copies had ended: device memory that they use must stay allocated, \
+                 and slots that they use stay claimed");
             self.shared.lock().queue.give_up(self.shared.now());
-            return;
         }
-        if let Some(thread) = self.thread.take() {
+        // What copies used is given back by the thread, if there is time; else without being waited for.
+        let left = self.drop_timeout.saturating_sub(start.elapsed());
+        if self.over.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
+            && let Some(thread) = self.thread.take()
+        {
             // It catches what panics in it.
             let _ = thread.join();
         }

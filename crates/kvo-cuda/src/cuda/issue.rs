@@ -175,6 +175,11 @@ impl Claims {
         }
     }
 
+    /// All pieces have ended.
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
+    }
+
     /// Whether no slot is claimed.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()

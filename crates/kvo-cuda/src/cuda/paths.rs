@@ -152,6 +152,14 @@ impl Paths {
         }
     }
 
+    /// The device has done all copies.
+    pub(crate) fn free_all(&mut self) {
+        self.lists = Lists::default();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.free_all();
+        }
+    }
+
     fn put_all(&mut self, to: &To<'_>, copies: &[HostCopy]) -> Result<(), CallError> {
         // From here on to `at` nothing was put.
         let (mut from, mut at) = (0, 0);

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -10,6 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kvo_core::{AttachError, DeviceHealth, DeviceSpan, RegionId, Ticket};
 
 use super::{
+    codes::DriverCode,
     driver::{Context, Event},
     fences::Fences,
     paths::PathStats,
@@ -24,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     state: Mutex<State>,
     start: Instant,
+    /// The code with which kvo gave the device up, though its driver works on; 0 while it did not.
+    given_up: AtomicU32,
     /// Rung for the device's thread: there is something to do.
     pub(crate) work: Bell,
     /// Rung for the owner: something has ended.
@@ -48,15 +54,30 @@ impl Shared {
             context,
             state: Mutex::new(state),
             start: Instant::now(),
+            given_up: AtomicU32::new(0),
             work: Bell::default(),
             ended: Bell::default(),
         }
     }
 
-    /// The state, in which the device is dead if its context is broken, and nothing is late that is not reported.
+    /// From now on the device is dead, by a decision of kvo's: the driver is still asked when copies end.
+    pub(crate) fn give_up(&self, why: &'static str, code: DriverCode) {
+        if self.given_up.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            tracing::error!(why, %code, "the device is given up");
+        }
+    }
+
+    /// What the device is dead of: an error that broke its context, or a decision of kvo's.
+    pub(crate) fn dead_of(&self) -> Option<DriverCode> {
+        let given_up = self.given_up.load(Ordering::Acquire);
+        self.context.broken().or((given_up != 0).then_some(DriverCode(given_up)))
+    }
+
+    /// The state, in which the device is dead if it is [dead of](Self::dead_of) something, and nothing is late that is
+    /// not reported.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(code) = self.context.broken()
+        if let Some(code) = self.dead_of()
             && !matches!(state.queue.health(), DeviceHealth::Dead { .. })
         {
             state.queue.die(code.0, self.now());

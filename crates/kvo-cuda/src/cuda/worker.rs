@@ -26,6 +26,8 @@ const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_micros(100);
 /// How long it then sleeps at a time. A window of copies takes longer, so the device does not run dry.
 const NAP: Duration = Duration::from_micros(100);
+/// How long at a time it sleeps at most when it waits for the end of copies of a dead device.
+const NAP_MAX: Duration = Duration::from_millis(5);
 
 /// A piece on the device's queue.
 struct OnDevice {
@@ -91,15 +93,17 @@ impl Worker {
         }
     }
 
-    /// Runs until the device is shut down and has ended all, or is dead. Says whether the device is done with what the
-    /// worker owns, which otherwise must not be dropped.
+    /// Runs until the device is shut down and has ended all, or is dead and has ended what it still does. Says whether
+    /// the device is done with what the worker owns, which otherwise must not be dropped.
     pub(crate) fn run(&mut self) -> bool {
         if let Some(near) = &self.near {
             near.bind_thread();
         }
-        let bound = self.context().bind();
+        if let Err(CallError { call, code }) = self.context().bind() {
+            self.shared.give_up(call, code);
+        }
         let mut last = Instant::now();
-        while bound.is_ok() && self.context().broken().is_none() {
+        while self.shared.dead_of().is_none() {
             if !self.turn() {
                 match self.rest(last.elapsed()) {
                     Rest::Over => return true,
@@ -109,11 +113,36 @@ impl Worker {
             }
             last = Instant::now();
         }
-        if let Err(CallError { call, code }) = bound {
-            self.context().break_with(call, code);
+        self.settle()
+    }
+
+    /// After the device's death: waits until the device has done what is on its streams, as far as the driver still
+    /// says so, and gives all of it back. Says whether it has.
+    pub(crate) fn settle(&mut self) -> bool {
+        // What is open fails before.
+        drop(self.shared.lock());
+        let mut nap = NAP;
+        while !self.streams.iter().all(|stream| matches!(stream.has_ended(), Ok(true))) {
+            if self.context().broken().is_some() {
+                return self.is_idle() && self.claims.is_empty();
+            }
+            std::thread::sleep(nap);
+            nap = (2 * nap).min(NAP_MAX);
         }
-        self.shared.lock().marks.clear();
-        self.is_idle() && self.claims.is_empty()
+        self.release();
+        true
+    }
+
+    /// The device has done all that there was, also what no event is behind.
+    fn release(&mut self) {
+        self.on_device = Default::default();
+        self.paths.free_all();
+        let mut state = self.shared.lock();
+        // Before anybody can learn that it is over.
+        self.claims.clear();
+        state.queue.end_all();
+        drop(state);
+        self.shared.ended.ring();
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -134,7 +163,7 @@ impl Worker {
         loop {
             let gave = DIRECTIONS.map(|direction| self.give(direction));
             has_moved |= gave != [false; 2];
-            if gave == [false; 2] || self.context().broken().is_some() {
+            if gave == [false; 2] || self.shared.dead_of().is_some() {
                 return has_moved;
             }
             for direction in DIRECTIONS {
@@ -226,8 +255,8 @@ impl Worker {
         });
         match event.record(stream) {
             Ok(()) => self.keep(direction, OnDevice { piece, event, slots, lists, failure }),
-            // When copies end that no event is behind cannot be known: the device is as good as dead.
-            Err(CallError { call, code }) => self.context().break_with(call, code),
+            // No event says when these copies end: the device is given up, and its streams are asked.
+            Err(CallError { call, code }) => self.shared.give_up(call, code),
         }
     }
 

@@ -208,6 +208,30 @@ fn a_death_fails_every_open_ticket_once_and_its_late_ends_are_only_releases() {
 }
 
 #[test]
+fn what_a_dead_device_held_is_released_once_it_has_done_all_also_what_never_ended() {
+    let mut queue = queue();
+    let tickets = [
+        submit(&mut queue, transfer(TransferClass::Demand, &[4, 4])),
+        submit(&mut queue, transfer(TransferClass::Store, &[4])),
+    ];
+    let queued = submit(&mut queue, transfer(TransferClass::Store, &[8]));
+    // As if the thread that had them were gone.
+    fill(&mut queue, Direction::Load);
+    next(&mut queue, Direction::Store);
+    queue.die(999, NOW);
+    let dead = TransferFailure::Device { code: 999 };
+    let ends = [held(tickets[0], dead.clone()), held(tickets[1], dead.clone()), ended(queued, Err(dead))];
+    assert_eq!(done(&mut queue), ends);
+    assert!(queue.remove_region(RegionId(0)).is_err());
+    queue.end_all();
+    assert_eq!(released(&mut queue), tickets);
+    assert_eq!((queue.num_held(), queue.on_device_bytes(Direction::Load)), (0, 0));
+    queue.remove_region(RegionId(0)).unwrap();
+    queue.end_all();
+    assert_eq!(released(&mut queue), []);
+}
+
+#[test]
 fn a_piece_that_is_refused_fails_its_transfer_when_the_others_have_ended() {
     let mut queue = queue();
     let ticket = submit(&mut queue, transfer(TransferClass::Store, &[4; 4]));

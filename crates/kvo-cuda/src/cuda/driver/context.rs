@@ -173,6 +173,20 @@ impl Context {
         })
     }
 
+    /// What an answer says of whether the device has got somewhere: yes, not yet, or an error, which breaks the context.
+    fn is_there(&self, answer: Result<(), CallError>) -> Result<bool, CallError> {
+        match answer {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == DriverCode::NOT_READY => Ok(false),
+            // Of an engine's graph that is being captured, and not of the work that was asked for.
+            Err(error) if CAPTURE_CODES.contains(&error.code.0) => Ok(false),
+            Err(error) => {
+                self.break_with(error.call, error.code);
+                Err(error)
+            }
+        }
+    }
+
     /// Registers host memory for copies of every context, and pins it.
     ///
     /// # Safety
@@ -406,6 +420,13 @@ unsafe impl Sync for Event {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
+    /// Whether the device has done all that is on it. Any other answer than yes and not yet breaks the context.
+    pub(crate) fn has_ended(&self) -> Result<bool, CallError> {
+        // SAFETY: the stream is alive.
+        let asked = self.context.call("cuStreamQuery", |table| unsafe { (table.stream_query)(self.raw) });
+        self.context.is_there(asked)
+    }
+
     /// Makes what is put on it from now on wait for what an event of kvo's was last recorded behind.
     pub(crate) fn wait_own(&self, event: &Event) -> Result<(), CallError> {
         // SAFETY: both are alive and of one context.
@@ -444,16 +465,7 @@ impl Event {
     pub(crate) fn has_passed(&self) -> Result<bool, CallError> {
         // SAFETY: the event is alive.
         let asked = self.context.call("cuEventQuery", |table| unsafe { (table.event_query)(self.raw) });
-        match asked {
-            Ok(()) => Ok(true),
-            Err(error) if error.code == DriverCode::NOT_READY => Ok(false),
-            // Of an engine's graph that is being captured, and not of the work before the event.
-            Err(error) if CAPTURE_CODES.contains(&error.code.0) => Ok(false),
-            Err(error) => {
-                self.context.break_with(error.call, error.code);
-                Err(error)
-            }
-        }
+        self.context.is_there(asked)
     }
 }
 
