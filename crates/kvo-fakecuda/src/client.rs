@@ -62,6 +62,8 @@ pub enum Hold {
     ToDevice(u32),
     /// The engine that copies from the device.
     ToHost(u32),
+    /// Every call of that function: it does not return, and has done nothing. To be released before the driver is reset.
+    Calls(&'static str),
     /// Every copy that reads or writes one of these bytes, of a device or of the host.
     Range {
         /// Where they start.
@@ -78,6 +80,7 @@ impl Hold {
             Self::Stream(handle) => (Held::Stream as u32, handle, 0),
             Self::ToDevice(device) => (Held::HostToDevice as u32, u64::from(device), 0),
             Self::ToHost(device) => (Held::DeviceToHost as u32, u64::from(device), 0),
+            Self::Calls(symbol) => (Held::Call as u32, number_of(symbol) as u64, 0),
             Self::Range { address, bytes } => (Held::Range as u32, address, bytes),
         }
     }

@@ -52,6 +52,8 @@ words! {
         HostToDevice,
         /// The engine from device to host.
         DeviceToHost,
+        /// Every call of the symbol in the first argument.
+        Call,
         /// Each copy that touches the bytes from the first argument on, as many as the second says.
         Range,
     }
