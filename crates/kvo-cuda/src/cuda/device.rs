@@ -20,7 +20,7 @@ use super::{
     batches::BatchUse,
     codes::DriverCode,
     driver::{CallError, Context, Driver, Stream},
-    fences::Fences,
+    fences::{Fences, Recorder},
     host_pool::{HostMode, HostPool},
     issue::KernelLists,
     numa::Near,
@@ -211,7 +211,7 @@ impl CudaDevice {
         let near = facts.numa_node.filter(|_| options.near).and_then(Near::node);
 
         let context = Context::retain(driver, ordinal)?;
-        let current = context.enter()?;
+        let _current = context.enter()?;
         let (least, _) = context.priorities()?;
         let streams: [Stream; 2] = [context.stream(least)?, context.stream(least)?];
         let pool = HostPool::share(&context, &host, options.registration_bytes, near.as_ref());
@@ -231,7 +231,7 @@ impl CudaDevice {
             }
         });
         let paths = Paths::new(&context, &pool, table, batch_use, kernel);
-        drop(current);
+        // The context stays current: without a thread all of it is given back here.
         Self::start(&options, facts, &context, Parts { streams, pool, paths, near })
     }
 
@@ -249,9 +249,9 @@ impl CudaDevice {
             quantum_bytes: options.quantum_bytes,
             ..QueueOptions::new(pool.memory().num_slots(), pool.memory().slot_bytes() as u64)
         });
-        let fences = Fences::new(info.id, options.fences_max);
+        let (fences, recorder) = (Fences::new(info.id), Recorder::new(options.fences_max));
         let stats = paths.news().expect("nobody asked for them before").clone();
-        let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, stats));
+        let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, recorder, stats));
         let (host, registrations) = (pool.mode(), pool.num_pieces());
         let worker = Worker::new(Arc::clone(&shared), streams, pool, paths, near);
         let (sender, over) = crossbeam_channel::bounded(1);
@@ -336,7 +336,7 @@ fn spawn(
             shared.give_up("the device's thread panicked", PANICKED);
             catch_unwind(AssertUnwindSafe(|| worker.settle())).unwrap_or(false)
         });
-        shared.lock().marks.clear();
+        shared.clear();
         shared.ended.ring();
         // There is room for it.
         let _ = over.try_send(is_done);
@@ -363,12 +363,16 @@ impl DeviceBackend for CudaDevice {
         if given != ordinal {
             return Err(AttachError::OtherDevice { given, ordinal });
         }
-        let mut state = self.shared.lock();
-        healthy(&state).map_err(AttachError::Unhealthy)?;
+        let state = self.shared.lock();
+        state.healthy().map_err(AttachError::Unhealthy)?;
         if let Some(region) = state.overlapping(span) {
             return Err(AttachError::Overlap { region });
         }
+        drop(state);
+        // Nobody else attaches meanwhile.
         self.check_memory(span)?;
+        let mut state = self.shared.lock();
+        state.healthy().map_err(AttachError::Unhealthy)?;
         Ok(state.add_region(span))
     }
 
@@ -380,11 +384,10 @@ impl DeviceBackend for CudaDevice {
         if point.device() != self.info.id {
             return Err(FenceError::ForeignHandle);
         }
-        let mut state = self.shared.lock();
-        healthy(&state).map_err(FenceError::Unhealthy)?;
-        let context = &self.shared.context;
-        let _current = context.enter().map_err(unmarked)?;
-        state.fences.record(context, point)
+        let mut recorder = self.shared.recorder();
+        self.shared.lock().healthy().map_err(FenceError::Unhealthy)?;
+        let _current = self.shared.context.enter().map_err(unmarked)?;
+        recorder.record(&self.shared, point)
     }
 
     fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
@@ -421,10 +424,13 @@ impl DeviceBackend for CudaDevice {
         }
         healthy_or_ending(&state).map_err(FenceError::Unhealthy)?;
         // Between its being given out and its being on the stream there is no event.
-        let Some(event) = state.marks.get(&(ticket, mark)) else { return Ok(MarkOrder::NotYet) };
+        let Some(event) = state.marks.get(&(ticket, mark)).cloned() else { return Ok(MarkOrder::NotYet) };
+        drop(state);
         let context = &self.shared.context;
         let _current = context.enter().map_err(unmarked)?;
-        context.order_after(stream, event).map_err(|error| match error.code {
+        // Given back before the context is: it may be the last share of the event.
+        let event = event;
+        context.order_after(stream, &event).map_err(|error| match error.code {
             DriverCode(400) => FenceError::UnknownHandle { raw: stream.raw() },
             _ => unmarked(error),
         })?;
@@ -454,13 +460,6 @@ impl DeviceBackend for CudaDevice {
             0 => Ok(()),
             inflight => Err(DrainError { inflight, waited: timeout }),
         }
-    }
-}
-
-fn healthy(state: &State) -> Result<(), DeviceHealth> {
-    match state.queue.health() {
-        DeviceHealth::Healthy => Ok(()),
-        health => Err(health),
     }
 }
 

@@ -15,18 +15,22 @@ use kvo_core::{AttachError, DeviceHealth, DeviceSpan, RegionId, Ticket};
 use super::{
     codes::DriverCode,
     driver::{Context, Event},
-    fences::Fences,
+    fences::{Fences, Recorder},
     paths::PathStats,
 };
 use crate::queue::TransferQueue;
 
 /// One device's state, under one lock, with a bell on each side.
 ///
-/// The lock is held for bookkeeping and for calls that put a mark on a stream or ask for one; never while a copy is
-/// submitted, which may block.
+/// The lock is held for bookkeeping alone, and the driver is not called under it: any call may wait for a lock of the
+/// driver's, which another thread of the process has for as long as it takes to allocate. So neither of the two waits for
+/// a call of the other, but the owner for his own in `attach`, `record_fence` and `order_after`. An event that is to be
+/// asked, or waited for, is shared out from under the lock, and one that is shared is not recorded again.
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     state: Mutex<State>,
+    /// The owner's until the thread ends; taken before the state's lock.
+    recorder: Mutex<Recorder>,
     start: Instant,
     /// The code with which kvo gave the device up, though its driver works on; 0 while it did not.
     given_up: AtomicU32,
@@ -48,11 +52,18 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    pub(crate) fn new(context: Arc<Context>, queue: TransferQueue, fences: Fences, paths: PathStats) -> Self {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        queue: TransferQueue,
+        fences: Fences,
+        recorder: Recorder,
+        paths: PathStats,
+    ) -> Self {
         let state = State { queue, regions: Vec::new(), fences, marks: HashMap::new(), paths };
         Self {
             context,
             state: Mutex::new(state),
+            recorder: Mutex::new(recorder),
             start: Instant::now(),
             given_up: AtomicU32::new(0),
             work: Bell::default(),
@@ -88,6 +99,22 @@ impl Shared {
         state
     }
 
+    /// What the owner makes fences with.
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives fences and marks back, of which there are no more. For the device's thread, whose context is current: on the
+    /// owner's it may not be, and then the driver would keep them.
+    pub(crate) fn clear(&self) {
+        self.recorder().clear();
+        let (events, marks) = {
+            let mut state = self.lock();
+            (state.fences.take_events(), std::mem::take(&mut state.marks))
+        };
+        drop((events, marks));
+    }
+
     /// Time since the device was made.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
@@ -118,6 +145,13 @@ impl Shared {
 }
 
 impl State {
+    pub(crate) fn healthy(&self) -> Result<(), DeviceHealth> {
+        match self.queue.health() {
+            DeviceHealth::Healthy => Ok(()),
+            health => Err(health),
+        }
+    }
+
     /// The attached region that shares bytes with a span.
     pub(crate) fn overlapping(&self, span: DeviceSpan) -> Option<RegionId> {
         let end = |span: &DeviceSpan| span.address().saturating_add(span.bytes());

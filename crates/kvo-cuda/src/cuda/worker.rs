@@ -67,6 +67,8 @@ pub(crate) struct Worker {
     slot_copies: Vec<SlotCopy>,
     copies: Vec<HostCopy>,
     spare_slots: Vec<Vec<SlotId>>,
+    /// Fences, and the events that are asked for them.
+    asked: Vec<(u64, Arc<Event>)>,
 }
 
 impl Worker {
@@ -90,6 +92,7 @@ impl Worker {
             slot_copies: Vec::new(),
             copies: Vec::new(),
             spare_slots: Vec::new(),
+            asked: Vec::new(),
         }
     }
 
@@ -206,6 +209,7 @@ impl Worker {
 
     /// Puts one piece of a direction on the device, if there is room and one that may go.
     fn give(&mut self, direction: Direction) -> bool {
+        self.ask_fences(direction);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         let is_registered = self.pool.mode() == HostMode::Registered;
@@ -218,16 +222,32 @@ impl Worker {
             slot_offset: usize::try_from(op.slot_offset).expect("a slot is memory"),
             bytes: usize::try_from(op.bytes).expect("a slot is memory"),
         }));
-        let waits = match piece.wait_for() {
-            Some(fence) => state.fences.put_before(fence, &self.streams[direction as usize]),
-            None => Ok(()),
-        };
+        let wait_for = piece.wait_for().and_then(|fence| state.fences.event_of(fence));
         let span = state.queue.span(&piece);
         drop(state);
+        let stream = &self.streams[direction as usize];
+        let waits = wait_for.map_or(Ok(()), |event| stream.wait_own(&event));
         span.in_scope(|| self.put(direction, piece, waits));
         self.slot_copies.clear();
         self.copies.clear();
         true
+    }
+
+    /// Lets go of the fences that the next transfers of a direction wait for, as far as compute has passed them. An error
+    /// breaks the context, and then nothing is given out any more.
+    fn ask_fences(&mut self, direction: Direction) {
+        let mut state = self.shared.lock();
+        let State { queue, fences, .. } = &mut *state;
+        queue.next_fences(direction, |fence| {
+            self.asked.extend(fences.event_of(fence).map(|event| (fence.sequence(), event)));
+        });
+        drop(state);
+        for (sequence, event) in self.asked.drain(..) {
+            if matches!(event.has_passed(), Ok(true)) {
+                drop(event);
+                self.shared.lock().fences.retire(sequence);
+            }
+        }
     }
 
     fn put(&mut self, direction: Direction, piece: Piece, waits: Result<(), CallError>) {
@@ -321,8 +341,8 @@ impl Worker {
     }
 }
 
-/// The piece of a direction that goes next, if there is room for one. An error breaks the context, and then nothing is
-/// given out any more.
+/// The piece of a direction that goes next, if there is room for one. A fence that was not let go of is not passed, as
+/// far as is known.
 ///
 /// A load that a running step waits for is put on the device's queue before compute has passed its fence, with a wait
 /// in front: so the engine can order its next kernels behind it at once. Others are not, as they would hold up what is
@@ -331,7 +351,11 @@ fn next(state: &mut State, direction: Direction, is_registered: bool) -> Option<
     let State { queue, fences, .. } = state;
     queue.next_piece(direction, |fence, class| {
         let may_queue = is_registered && class == TransferClass::Demand;
-        fences.state(fence, may_queue).unwrap_or(FenceState::NotYet)
+        match fences.event_of(fence) {
+            None => FenceState::Passed,
+            Some(_) if may_queue => FenceState::OnDevice,
+            Some(_) => FenceState::NotYet,
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use kvo_core::{
     ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId,
     SlotAccessError, SlotId, StableMemory, StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
@@ -217,6 +217,19 @@ pub(crate) fn allocate(context: &Arc<CudaContext>, bytes: usize) -> u64 {
 pub(crate) fn span(address: u64, bytes: usize, ordinal: u32) -> DeviceSpan {
     // SAFETY: the memory is given back with the driver, which outlives the device.
     unsafe { DeviceSpan::from_raw(address, bytes as u64, ordinal) }
+}
+
+/// Ends a capture; says the code if that fails. The fake driver has no graphs.
+pub(crate) fn end_capture(stream: &CudaStream) -> Result<(), u32> {
+    // SAFETY: the stream is alive.
+    let ended = unsafe { result::stream::end_capture(stream.cu_stream()) };
+    ended.map(|_| ()).map_err(|error| error.0 as u32)
+}
+
+pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
+    // SAFETY: the stream is alive.
+    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
+    status.unwrap() == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
 }
 
 pub(crate) fn raw(stream: &CudaStream) -> u64 {
