@@ -115,11 +115,12 @@ impl State {
             let span = span.ok_or(Code::INVALID_VALUE)?;
             return Ok(Place { side: Side::Device(device), address, span });
         }
-        let host = self.host.host_address_of(address).unwrap_or(address);
+        let device = self.usable(context)?;
+        let host = self.host.host_address_of(device, address)?;
         let span = Span::of_caller(host, bytes);
         let side = match self.host.overlap(context, host, bytes) {
             Overlap::Inside(range) => {
-                Side::Pinned { is_device_address: range.device_address + (host - range.start) == address }
+                Side::Pinned { is_device_address: range.address_on(device) + (host - range.start) == address }
             }
             Overlap::Straddles => return Err(Code::INVALID_VALUE),
             Overlap::Outside => Side::Pageable,

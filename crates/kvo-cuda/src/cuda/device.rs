@@ -21,7 +21,7 @@ use super::{
     codes::DriverCode,
     driver::{CallError, Context, Driver, Stream},
     fences::{Fences, Recorder},
-    host_pool::{HostMode, HostPool},
+    host_pool::{DeviceHost, HostMode},
     issue::KernelLists,
     numa::Near,
     paths::{PathStats, PathTable, PathUse, Paths, calibrate},
@@ -214,32 +214,32 @@ impl CudaDevice {
         let _current = context.enter()?;
         let (least, _) = context.priorities()?;
         let streams: [Stream; 2] = [context.stream(least)?, context.stream(least)?];
-        let pool = HostPool::share(&context, &host, options.registration_bytes, near.as_ref());
+        let host = DeviceHost::share(&context, &host, options.registration_bytes, near.as_ref());
         let batch_use = options.batches.decide(driver_facts, ordinal);
-        let mut kernel = match (Grid::new(options.kernel_ctas, Grid::THREADS_MAX), pool.mode()) {
+        let mut kernel = match (Grid::new(options.kernel_ctas, Grid::THREADS_MAX), host.mode()) {
             (None, _) => Err(PathUse::NotAsked),
             (Some(_), HostMode::Pageable { .. }) => Err(PathUse::Pageable),
             (Some(grid), HostMode::Registered) => {
                 KernelLists::new(&context, grid).map_err(|error| PathUse::Refused { code: error.code })
             }
         };
-        let table = options.table.unwrap_or_else(|| match pool.mode() {
+        let table = options.table.unwrap_or_else(|| match host.mode() {
             HostMode::Pageable { .. } => PathTable::published(),
             HostMode::Registered => {
                 let setting = setting(driver_facts, &facts);
                 calibrate(&setting, &context, &streams[0], batch_use, kernel.as_mut().ok())
             }
         });
-        let paths = Paths::new(&context, &pool, table, batch_use, kernel);
+        let paths = Paths::new(&context, &host, table, batch_use, kernel);
         // The context stays current: without a thread all of it is given back here.
-        Self::start(&options, facts, &context, Parts { streams, pool, paths, near })
+        Self::start(&options, facts, &context, Parts { streams, host, paths, near })
     }
 
     fn start(
         options: &CudaOptions,
         facts: DeviceFacts,
         context: &Arc<Context>,
-        Parts { streams, pool, mut paths, near }: Parts,
+        Parts { streams, host, mut paths, near }: Parts,
     ) -> Result<Self, CudaError> {
         let name = format!("cuda:{}", options.ordinal);
         let info = DeviceInfo { name, ordinal: options.ordinal, id: OwnerId::unique() };
@@ -247,17 +247,17 @@ impl CudaDevice {
             inflight_max: options.inflight_max,
             window_bytes: options.window_bytes,
             quantum_bytes: options.quantum_bytes,
-            ..QueueOptions::new(pool.memory().num_slots(), pool.memory().slot_bytes() as u64)
+            ..QueueOptions::new(host.memory().num_slots(), host.memory().slot_bytes() as u64)
         });
         let (fences, recorder) = (Fences::new(info.id), Recorder::new(options.fences_max));
         let stats = paths.news().expect("nobody asked for them before").clone();
         let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, recorder, stats));
-        let (host, registrations) = (pool.mode(), pool.num_pieces());
-        let worker = Worker::new(Arc::clone(&shared), streams, pool, paths, near);
+        let (mode, registrations) = (host.mode(), host.num_pieces());
+        let worker = Worker::new(Arc::clone(&shared), streams, host, paths, near);
         let (sender, over) = crossbeam_channel::bounded(1);
         let thread = spawn(&info.name, Arc::clone(&shared), worker, sender)?;
         let drop_timeout = options.drop_timeout;
-        Ok(Self { info, facts, shared, host, registrations, drop_timeout, thread: Some(thread), over })
+        Ok(Self { info, facts, shared, host: mode, registrations, drop_timeout, thread: Some(thread), over })
     }
 
     /// The GPU.
@@ -308,7 +308,7 @@ impl CudaDevice {
 /// What a device's thread is made of.
 struct Parts {
     streams: [Stream; 2],
-    pool: Arc<HostPool>,
+    host: DeviceHost,
     paths: Paths,
     near: Option<Near>,
 }

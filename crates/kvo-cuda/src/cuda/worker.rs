@@ -10,7 +10,7 @@ use kvo_core::{CopyOp, DeviceHealth, Direction, SlotId, TransferClass, TransferF
 
 use super::{
     driver::{CallError, Context, Event, Stream},
-    host_pool::{HostMode, HostPool},
+    host_pool::{DeviceHost, HostMode},
     issue::{Claims, HostCopy, Lists, SlotCopy},
     numa::Near,
     paths::Paths,
@@ -62,7 +62,7 @@ pub(crate) struct Worker {
     paths: Paths,
     near: Option<Near>,
     /// Dropped last: it unregisters the memory.
-    pool: Arc<HostPool>,
+    host: DeviceHost,
     ops: Vec<CopyOp>,
     slot_copies: Vec<SlotCopy>,
     copies: Vec<HostCopy>,
@@ -75,19 +75,19 @@ impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         streams: [Stream; 2],
-        pool: Arc<HostPool>,
+        host: DeviceHost,
         paths: Paths,
         near: Option<Near>,
     ) -> Self {
         Self {
             shared,
             on_device: [VecDeque::new(), VecDeque::new()],
-            claims: Claims::new(Arc::clone(pool.memory())),
+            claims: Claims::new(Arc::clone(host.memory())),
             events: Vec::new(),
             streams,
             paths,
             near,
-            pool,
+            host,
             ops: Vec::new(),
             slot_copies: Vec::new(),
             copies: Vec::new(),
@@ -212,7 +212,7 @@ impl Worker {
         self.ask_fences(direction);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        let is_registered = self.pool.mode() == HostMode::Registered;
+        let is_registered = self.host.mode() == HostMode::Registered;
         let Some(piece) = next(&mut state, direction, is_registered) else { return false };
         state.queue.copies(&piece, &mut self.ops);
         self.slot_copies.extend(self.ops.drain(..).map(|op| SlotCopy {
@@ -266,7 +266,7 @@ impl Worker {
         let stream = &self.streams[direction as usize];
         // Without the wait no copy is put there; the event shows when those are over that were.
         let (lists, put) = match waits {
-            Ok(()) => self.paths.put(&self.shared.context, &self.pool, direction, &self.copies, stream),
+            Ok(()) => self.paths.put(&self.shared.context, &self.host, direction, &self.copies, stream),
             Err(error) => (Lists::default(), Err(error)),
         };
         let failure = put.err().map(|error| {

@@ -1,10 +1,16 @@
 //! How the host memory is registered.
 
+use std::{sync::Arc, time::Duration};
+
 use kvo_core::{AttachError, DeviceBackend, TransferClass};
+use kvo_cpu::HostRegion;
 use kvo_cuda::{CudaDevice, CudaOptions, DriverCode, HostMode, PathUse};
 
+use kvo_fakecuda::{Exclusive, Hold};
+
 use crate::rig::{
-    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span,
+    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span, until,
+    warnings,
 };
 
 /// A slot goes to the device and comes back to another.
@@ -129,4 +135,42 @@ fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
         let after = fake.counts();
         assert_eq!((before.retains, before.streams), (after.retains, after.streams), "{call}");
     }
+}
+
+/// A device over small pieces, dropped while the driver does not end the first registration.
+fn dropped_while_unregistering() -> (Exclusive, Arc<HostRegion>) {
+    let drop_timeout = Duration::from_millis(30);
+    let pieces = CudaOptions { registration_bytes: 3 * SLOT_BYTES, drop_timeout, ..options() };
+    let mut rig = Rig::with(pieces, |_| ());
+    check_round_trip(&mut rig);
+    rig.fake.hold(Hold::Calls("cuMemHostUnregister"));
+    let Rig { device, fake, host, .. } = rig;
+    assert_eq!(warnings(|| drop(device)), 0, "the copies had ended");
+    assert_eq!(fake.counts().registrations, 6);
+    (fake, host)
+}
+
+#[test]
+fn a_drop_warns_of_copies_and_not_of_memory_that_is_still_being_unregistered() {
+    let (fake, host) = dropped_while_unregistering();
+    fake.release(Hold::All);
+    until(|| fake.counts().registrations == 0 && Arc::strong_count(&host) == 1);
+}
+
+#[test]
+fn a_device_over_memory_that_is_being_unregistered_waits_and_registers_it_anew() {
+    let (fake, host) = dropped_while_unregistering();
+    let again = host.clone();
+    let _context = cudarc::driver::CudaContext::new(0).unwrap();
+    let made = std::thread::spawn(move || {
+        CudaDevice::new(CudaOptions { registration_bytes: 4 * SLOT_BYTES, ..options() }, again).unwrap()
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(!made.is_finished());
+    fake.release(Hold::All);
+    let device = made.join().unwrap();
+    assert_eq!((device.stats().host, device.stats().registrations), (HostMode::Registered, 4));
+    assert_eq!(fake.counts().registrations, 4);
+    drop(device);
+    assert_eq!((fake.counts().registrations, fake.violations()), (0, vec![]));
 }

@@ -1,16 +1,21 @@
 //! The ways on which copies go.
 
 use kvo_core::{Direction, SlotId, Transfer, TransferClass};
-use kvo_cuda::{BatchUse, CopyPath, CudaOptions, DriverCode, PathUse, TableSource, probe, test_batches};
+use kvo_cuda::{
+    BatchUse, CopyPath, CudaDevice, CudaOptions, DriverCode, PathUse, TableSource, probe, test_batches,
+};
 use kvo_fakecuda::{FakeDriver, Hold};
 
-use crate::rig::{Rig, SLOT_BYTES, fake, favour, options, pattern};
+use crate::rig::{NUM_SLOTS, Rig, SLOT_BYTES, fake, favour, host_memory, options, pattern};
+
+/// Options by which copies go one way.
+fn with(path: CopyPath) -> CudaOptions {
+    let kernel_ctas = if path == CopyPath::Kernel { 4 } else { 0 };
+    CudaOptions { table: Some(favour(path)), batches: BatchUse::Trusted, kernel_ctas, ..options() }
+}
 
 fn with_path(path: CopyPath, prepare: impl FnOnce(&FakeDriver)) -> Rig {
-    let kernel_ctas = if path == CopyPath::Kernel { 4 } else { 0 };
-    let batches = BatchUse::Trusted;
-    let options = CudaOptions { table: Some(favour(path)), batches, kernel_ctas, ..options() };
-    Rig::with(options, prepare)
+    Rig::with(with(path), prepare)
 }
 
 const PAGE: u64 = 3000;
@@ -140,6 +145,30 @@ fn a_device_that_does_not_take_host_addresses_gets_its_own() {
     }
 }
 
+/// Whichever device of the process has registered the memory.
+#[test]
+fn each_device_knows_registered_memory_by_its_own_address() {
+    for others in [[1, 0], [0, 1], [0, 0]] {
+        for path in [CopyPath::Batch, CopyPath::Kernel] {
+            let fake = fake();
+            let contexts = [0, 1].map(|ordinal| cudarc::driver::CudaContext::new(ordinal).unwrap());
+            for (device, takes) in [0, 1].into_iter().zip(others) {
+                fake.set_attribute(device, 91, takes);
+            }
+            let host = host_memory(NUM_SLOTS, SLOT_BYTES);
+            let first = CudaDevice::new(options(), host.clone()).unwrap();
+            let second = CudaDevice::new(CudaOptions { ordinal: 1, ..with(path) }, host.clone()).unwrap();
+            assert_eq!(fake.counts().registrations, 1 + u64::from(path == CopyPath::Kernel));
+            let [_context, context] = contexts;
+            let mut rig = Rig::around(second, host, context, fake);
+            check_round_trip(&mut rig);
+            let paths = rig.device.stats().paths;
+            assert_eq!(paths.batch.calls + paths.kernel.calls, 2);
+            drop(first);
+        }
+    }
+}
+
 /// Launches that have not run keep their lists; with none left, copies go another way.
 #[test]
 fn launches_use_no_list_that_another_may_still_read() {
@@ -188,8 +217,7 @@ fn the_ways_are_measured_once_for_a_kind_of_device() {
     let first = rig.device.stats().paths.table;
     assert_eq!(first.source, TableSource::Measured);
     let registered = rig.fake.calls("cuMemHostRegister_v2");
-    let second =
-        kvo_cuda::CudaDevice::new(CudaOptions { table: None, ..options() }, crate::rig::host_memory(2, 4096));
+    let second = CudaDevice::new(CudaOptions { table: None, ..options() }, host_memory(2, 4096));
     assert_eq!(second.unwrap().stats().paths.table, first);
     assert_eq!(rig.fake.calls("cuMemHostRegister_v2"), registered + 1, "nothing was measured again");
     rig.is_clean();

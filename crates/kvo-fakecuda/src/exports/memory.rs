@@ -67,8 +67,10 @@ exports! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        match call.driver.lock().host.overlap(call.context, host, 1) {
-            Overlap::Inside(range) => address.put(range.device_address + (host - range.start)),
+        let state = call.driver.lock();
+        let device = state.usable(call.context)?;
+        match state.host.overlap(call.context, host, 1) {
+            Overlap::Inside(range) => address.put(range.address_on(device) + (host - range.start)),
             _ => Err(Code::INVALID_VALUE),
         }
     }
@@ -124,7 +126,8 @@ fn put_attribute(call: &Call, data: Out<c_void>, attribute: u32, address: u64) -
         };
         return put_sized(data, attribute, value);
     }
-    let host = state.host.host_address_of(address).unwrap_or(address);
+    let device = state.usable(call.context)?;
+    let host = state.host.host_address_of(device, address)?;
     let Overlap::Inside(range) = state.host.overlap(call.context, host, 1) else {
         return Err(Code::INVALID_VALUE);
     };
@@ -132,7 +135,7 @@ fn put_attribute(call: &Call, data: Out<c_void>, attribute: u32, address: u64) -
     let value = match attribute {
         CONTEXT => range.context,
         MEMORY_TYPE => u64::from(MEMORY_HOST),
-        DEVICE_POINTER => range.device_address + offset,
+        DEVICE_POINTER => range.address_on(device) + offset,
         HOST_POINTER => host,
         IS_MANAGED => 0,
         DEVICE_ORDINAL => state.usable(range.context)? as u64,
