@@ -57,7 +57,8 @@ pub struct DeviceInfo {
     pub id: OwnerId,
 }
 
-/// A stretch of a device's memory in which an engine keeps blocks: one allocation, or a part of one.
+/// A stretch of a device's memory in which an engine keeps blocks: a part of one allocation, or of several that lie side
+/// by side without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceSpan {
     address: u64,

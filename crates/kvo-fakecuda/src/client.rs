@@ -356,6 +356,17 @@ impl FakeDriver {
     }
 }
 
+/// Memory.
+impl FakeDriver {
+    /// Allocations of `bytes` bytes each on a device, side by side, as a program maps them into one range of addresses:
+    /// where the first starts. A copy that leaves one of them is refused, which a real driver need not do; they are freed
+    /// with the context. `None` if there is no room, or `bytes` is not in whole pages of 4096.
+    pub fn allocate_side_by_side(&self, device: u32, bytes: u64, count: u64) -> Option<u64> {
+        let address = (self.controls.side_by_side)(u64::from(device), bytes, count);
+        (address != 0).then_some(address)
+    }
+}
+
 /// What has happened.
 impl FakeDriver {
     /// How often a function was called, refused calls too.

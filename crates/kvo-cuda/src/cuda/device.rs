@@ -26,6 +26,7 @@ use super::{
     numa::Near,
     paths::{PathStats, PathTable, PathUse, Paths, calibrate},
     probe::{DeviceFacts, DriverFacts, Probe, probe},
+    regions::Region,
     state::{Shared, State},
     worker::Worker,
 };
@@ -284,8 +285,8 @@ impl CudaDevice {
         self.shared.work.ring();
     }
 
-    /// Whether a stretch of memory is on this device, in one allocation.
-    fn check_memory(&self, span: DeviceSpan) -> Result<(), AttachError> {
+    /// A stretch of memory that is on this device, in one allocation or in several side by side.
+    fn region_of(&self, span: DeviceSpan) -> Result<Region, AttachError> {
         let (address, bytes) = (span.address(), span.bytes());
         let outside = AttachError::NotDeviceMemory { address, bytes };
         let context = &self.shared.context;
@@ -296,12 +297,11 @@ impl CudaDevice {
             code => AttachError::Refused { code: code.0 },
         };
         let _current = context.enter().map_err(refused)?;
-        if context.ordinal_of(address).map_err(refused)? != self.info.ordinal {
-            return Err(outside);
-        }
-        let (start, length) = context.allocation_of(address).map_err(refused)?;
-        let is_inside = address >= start && address - start + bytes <= length;
-        if is_inside { Ok(()) } else { Err(outside) }
+        let region = Region::find(address, bytes, |at| {
+            let is_here = context.ordinal_of(at)? == self.info.ordinal;
+            if is_here { context.allocation_of(at).map(Some) } else { Ok(None) }
+        });
+        region.map_err(refused)?.ok_or(outside)
     }
 }
 
@@ -370,10 +370,10 @@ impl DeviceBackend for CudaDevice {
         }
         drop(state);
         // Nobody else attaches meanwhile.
-        self.check_memory(span)?;
+        let region = self.region_of(span)?;
         let mut state = self.shared.lock();
         state.healthy().map_err(AttachError::Unhealthy)?;
-        Ok(state.add_region(span))
+        Ok(state.add_region(region))
     }
 
     fn detach(&mut self, region: RegionId) -> Result<(), AttachError> {

@@ -291,13 +291,13 @@ fn count(count: &mut PathCount, copies: &[HostCopy], calls: usize) {
     count.calls += calls as u64;
 }
 
-/// How many of the first copies are rows: as long as one another, in one region, at constant steps that leave no two
+/// How many of the first copies are rows: as long as one another, in one allocation, at constant steps that leave no two
 /// on the same bytes. At least 1.
 fn row_run(copies: &[HostCopy]) -> usize {
     let step = |one: &HostCopy, next: &HostCopy| {
         let host = next.host().addr().checked_sub(one.host().addr())?;
         let device = usize::try_from(next.device().checked_sub(one.device())?).ok()?;
-        let is_row = one.bytes() == next.bytes() && one.region() == next.region();
+        let is_row = one.bytes() == next.bytes() && one.allocation() == next.allocation();
         let is_step = |step: usize| (one.bytes()..PITCH_MAX).contains(&step);
         (is_row && is_step(host) && is_step(device)).then_some((host, device))
     };

@@ -10,13 +10,15 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use kvo_core::{AttachError, DeviceHealth, DeviceSpan, RegionId, Ticket};
+use kvo_core::{AttachError, CopyOp, DeviceHealth, DeviceSpan, RegionId, Ticket};
 
 use super::{
     codes::DriverCode,
     driver::{Context, Event},
     fences::{Fences, Recorder},
+    issue::SlotCopy,
     paths::PathStats,
+    regions::Region,
 };
 use crate::queue::TransferQueue;
 
@@ -44,7 +46,7 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) queue: TransferQueue,
     /// By id; `None` once forgotten.
-    regions: Vec<Option<DeviceSpan>>,
+    regions: Vec<Option<Region>>,
     pub(crate) fences: Fences,
     /// Events behind the copies up to a mark, as long as these are on the device's queue.
     pub(crate) marks: HashMap<(Ticket, u32), Arc<Event>>,
@@ -154,15 +156,15 @@ impl State {
 
     /// The attached region that shares bytes with a span.
     pub(crate) fn overlapping(&self, span: DeviceSpan) -> Option<RegionId> {
-        let end = |span: &DeviceSpan| span.address().saturating_add(span.bytes());
-        let overlaps = |other: &DeviceSpan| other.address() < end(&span) && span.address() < end(other);
+        let overlaps = |region: &Region| region.overlaps(span.address(), span.bytes());
         let found = self.regions.iter().position(|region| region.as_ref().is_some_and(overlaps))?;
         u32::try_from(found).ok().map(RegionId)
     }
 
-    pub(crate) fn add_region(&mut self, span: DeviceSpan) -> RegionId {
-        self.regions.push(Some(span));
-        self.queue.add_region(span.bytes())
+    pub(crate) fn add_region(&mut self, region: Region) -> RegionId {
+        let bytes = region.bytes();
+        self.regions.push(Some(region));
+        self.queue.add_region(bytes)
     }
 
     pub(crate) fn remove_region(&mut self, region: RegionId) -> Result<(), AttachError> {
@@ -171,10 +173,10 @@ impl State {
         Ok(())
     }
 
-    /// The address of a byte of a region that has transfers.
-    pub(crate) fn address(&self, region: RegionId, offset: u64) -> u64 {
-        let span = self.regions[region.0 as usize].expect("a region with transfers stays attached");
-        span.address() + offset
+    /// A copy of a transfer, cut where allocations of the device end.
+    pub(crate) fn place(&self, op: CopyOp) -> impl Iterator<Item = SlotCopy> {
+        let region = self.regions[op.region.0 as usize].as_ref();
+        region.expect("a region with transfers stays attached").place(op)
     }
 }
 

@@ -215,13 +215,7 @@ impl Worker {
         let is_registered = self.host.mode() == HostMode::Registered;
         let Some(piece) = next(&mut state, direction, is_registered) else { return false };
         state.queue.copies(&piece, &mut self.ops);
-        self.slot_copies.extend(self.ops.drain(..).map(|op| SlotCopy {
-            region: op.region,
-            device: state.address(op.region, op.device_offset),
-            slot: op.slot,
-            slot_offset: usize::try_from(op.slot_offset).expect("a slot is memory"),
-            bytes: usize::try_from(op.bytes).expect("a slot is memory"),
-        }));
+        self.slot_copies.extend(self.ops.drain(..).flat_map(|op| state.place(op)));
         let wait_for = piece.wait_for().and_then(|fence| state.fences.event_of(fence));
         let span = state.queue.span(&piece);
         drop(state);

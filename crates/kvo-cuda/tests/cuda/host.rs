@@ -84,7 +84,7 @@ fn two_devices_share_one_registration_and_the_last_gives_it_back() {
 }
 
 #[test]
-fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
+fn only_memory_of_the_device_without_a_gap_can_be_attached() {
     let mut rig = Rig::new();
     let other = cudarc::driver::CudaContext::new(1).unwrap();
     let elsewhere = allocate(&other, 4096);
@@ -93,6 +93,13 @@ fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
     assert_eq!(rig.device.attach(span(elsewhere, 4096, 0)), not_device(elsewhere, 4096));
     assert_eq!(rig.device.attach(span(here, 8193, 0)), not_device(here, 8193));
     assert_eq!(rig.device.attach(span(4096, 1, 0)), not_device(4096, 1));
+    // A gap, and the end of neighbours.
+    let two = [here, allocate(&rig.context, 8192)];
+    let (first, bytes) = (two[0].min(two[1]), usize::try_from(two[0].abs_diff(two[1])).unwrap() + 8192);
+    assert_eq!(rig.device.attach(span(first, bytes, 0)), not_device(first, bytes as u64));
+    let neighbours = rig.fake.allocate_side_by_side(0, 4096, 3).unwrap();
+    assert_eq!(rig.device.attach(span(neighbours + 1, 3 * 4096, 0)), not_device(neighbours + 1, 3 * 4096));
+    rig.device.attach(span(neighbours, 3 * 4096, 0)).unwrap();
     let other = AttachError::OtherDevice { given: 1, ordinal: 0 };
     assert_eq!(rig.device.attach(span(here, 1, 1)), Err(other));
     let none = AttachError::NoSpan { address: here, bytes: 0 };

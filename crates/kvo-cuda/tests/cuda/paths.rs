@@ -1,12 +1,12 @@
 //! The ways on which copies go.
 
-use kvo_core::{Direction, SlotId, Transfer, TransferClass};
+use kvo_core::{DeviceBackend, Direction, SlotId, Transfer, TransferClass};
 use kvo_cuda::{
     BatchUse, CopyPath, CudaDevice, CudaOptions, DriverCode, PathUse, TableSource, probe, test_batches,
 };
 use kvo_fakecuda::{FakeDriver, Hold};
 
-use crate::rig::{NUM_SLOTS, Rig, SLOT_BYTES, fake, favour, host_memory, options, pattern};
+use crate::rig::{NUM_SLOTS, Rig, SLOT_BYTES, fake, favour, host_memory, options, pattern, span};
 
 /// Options by which copies go one way.
 fn with(path: CopyPath) -> CudaOptions {
@@ -142,6 +142,50 @@ fn a_device_that_does_not_take_host_addresses_gets_its_own() {
         check_round_trip(&mut rig);
         let paths = rig.device.stats().paths;
         assert_eq!(paths.batch.calls + paths.kernel.calls, 2);
+    }
+}
+
+/// A tensor that is mapped from several allocations, as `PyTorch`'s expandable segments are. The fake refuses copies that
+/// leave one; nobody but a test knows where they end.
+#[test]
+fn memory_of_allocations_side_by_side_is_one_region_for_every_way() {
+    const PART: usize = 40 << 10;
+    for path in CopyPath::ALL {
+        let mut rig = with_path(path, |_| ());
+        let after = rig.passed();
+        let base = rig.fake.allocate_side_by_side(0, PART as u64, 6).unwrap();
+        // Neither side of the region is one of an allocation.
+        let (skipped, bytes) = (1000, 6 * PART - 1500);
+        rig.region = rig.device.attach(span(base + skipped as u64, bytes, 0)).unwrap();
+        let whole = pattern(9, 6 * PART);
+        for (part, pattern) in whole.chunks(PART).enumerate() {
+            assert!(rig.fake.write_device(base + (part * PART) as u64, pattern));
+        }
+        // A run over two borders, and pages at constant steps over several.
+        let mut ops = vec![rig.op(100, 0, 0, SLOT_BYTES as u64)];
+        ops.extend((0..20).map(|nth| rig.op(5000 + nth * 11_000, 1, nth * PAGE, PAGE)));
+        let ticket = rig.submit(Transfer::new(TransferClass::Store, ops, after));
+        rig.succeeds(ticket);
+        assert!(rig.slot(0) == whole[skipped + 100..][..SLOT_BYTES], "{path:?}");
+        for nth in 0..20 {
+            let page = usize::try_from(PAGE).unwrap();
+            assert!(
+                rig.slot(1)[nth * page..][..page] == whole[skipped + 5000 + nth * 11_000..][..page],
+                "{path:?}"
+            );
+        }
+        // And back, a slot further.
+        let load = vec![rig.op(100 + SLOT_BYTES as u64, 0, 0, SLOT_BYTES as u64)];
+        let ticket = rig.submit(Transfer::new(TransferClass::Demand, load, after));
+        rig.succeeds(ticket);
+        let mut expected = whole.clone();
+        expected.copy_within(skipped + 100..skipped + 100 + SLOT_BYTES, skipped + 100 + SLOT_BYTES);
+        for (part, expected) in expected.chunks(PART).enumerate() {
+            let mut found = vec![0; PART];
+            assert!(rig.fake.read_device(base + (part * PART) as u64, &mut found));
+            assert!(found == expected, "part {part}, {path:?}");
+        }
+        rig.is_clean();
     }
 }
 

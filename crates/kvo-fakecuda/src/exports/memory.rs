@@ -24,7 +24,8 @@ exports! {
         let context = call.context;
         let device = call.driver.lock().device_at(address).ok_or(Code::INVALID_VALUE)?;
         call.driver.wait_until(context, |state| state.is_context_idle(context))?;
-        call.driver.lock().free(device, address)
+        let mut state = call.driver.lock();
+        if state.is_alone(device, address) { state.free(device, address) } else { Err(Code::INVALID_VALUE) }
     }
 
     Context cuMemGetInfo_v2(call, free: Out<usize>, total: Out<usize>) {

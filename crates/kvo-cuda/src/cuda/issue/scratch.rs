@@ -85,7 +85,7 @@ impl Scratch {
     fn place(&mut self, ScratchCopy { device, host, bytes }: ScratchCopy) -> HostCopy {
         assert!(device + bytes <= self.host.bytes(), "{bytes} bytes at {device} of {}", self.host.bytes());
         let host = self.host()[host..][..bytes].as_mut_ptr();
-        HostCopy { region: RegionId(0), device: self.device + device as u64, host, bytes }
+        HostCopy { allocation: (RegionId(0), 0), device: self.device + device as u64, host, bytes }
     }
 }
 
