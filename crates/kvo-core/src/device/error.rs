@@ -168,7 +168,7 @@ pub enum SubmitErrorReason {
     /// The transfer has no copies.
     #[error("the transfer is empty")]
     Empty,
-    /// The marks do not ascend, or reach beyond the copies.
+    /// A mark is less than the one before, or reaches beyond the copies.
     #[error("mark {index} is out of order or beyond the copies")]
     Marks {
         /// Its place in the transfer.

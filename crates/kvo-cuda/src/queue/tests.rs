@@ -285,6 +285,27 @@ fn a_mark_is_queued_then_issued_then_copied_then_over() {
     assert_eq!(queue.mark(other, 0), unknown(other, 0));
 }
 
+/// A layer without copies is as far as the one before.
+#[test]
+fn equal_marks_end_parts_without_copies() {
+    use MarkState::{Copied, Issued, Over, Queued};
+    let mut queue = queue();
+    let marks = vec![0, 1, 1, 1, 2, 2];
+    let ticket = submit(&mut queue, Transfer { marks, ..transfer(TransferClass::Demand, &[1, 1]) });
+    let states = |queue: &TransferQueue| [0, 1, 2, 3, 4, 5].map(|mark| queue.mark(ticket, mark).unwrap());
+    assert_eq!(states(&queue), [Copied, Queued, Queued, Queued, Queued, Queued]);
+    let first = next(&mut queue, Direction::Load).unwrap();
+    assert_eq!((first.bytes(), first.marks()), (1, 1..4));
+    assert_eq!(states(&queue), [Copied, Issued, Issued, Issued, Queued, Queued]);
+    queue.end(first, Ok(()), NOW);
+    assert_eq!(states(&queue), [Copied, Copied, Copied, Copied, Queued, Queued]);
+    let last = next(&mut queue, Direction::Load).unwrap();
+    assert_eq!((last.bytes(), last.marks()), (1, 4..6));
+    queue.end(last, Ok(()), NOW);
+    assert_eq!(states(&queue), [Over; 6]);
+    assert_eq!(done(&mut queue), [ended(ticket, Ok(2))]);
+}
+
 #[test]
 fn a_full_queue_hands_the_transfer_back_until_a_completion_is_taken() {
     let mut queue = queue();
