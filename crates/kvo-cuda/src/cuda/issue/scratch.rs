@@ -52,6 +52,11 @@ impl Scratch {
         self.host.all()
     }
 
+    /// Whether copies may still be under way.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// The address by which the device knows the host's side of a copy.
     pub(crate) fn device_address(&mut self) -> impl Fn(&HostCopy) -> u64 + use<> {
         let (first, device) = (self.host.first().addr().get(), self.host.device());
