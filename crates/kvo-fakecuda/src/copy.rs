@@ -8,6 +8,7 @@ use crate::{
     state::{Driver, State},
     streams::Point,
     tally,
+    wire::native,
     work::Work,
 };
 
@@ -232,6 +233,13 @@ impl Driver {
             })
             .collect();
         let rows = rows.ok_or(Code::INVALID_VALUE)?;
+        let (first, last) = (rows[0], rows[rows.len() - 1]);
+        let state = self.lock();
+        // What is between the rows is of the same memory as these.
+        for (start, end) in [(first.to, last.to), (first.from, last.from)] {
+            state.place(context, start, native(end - start) + copy.width_bytes)?;
+        }
+        drop(state);
         self.copy_rows(context, Way::Any, &rows, stream).map(|_| ())
     }
 }

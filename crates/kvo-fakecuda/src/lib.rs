@@ -44,7 +44,8 @@
 //! - Each engine takes copies as they come, whatever the priority of their streams.
 //! - An event has the record of the moment, and so has a wait: recording the event once more changes neither.
 //! - Memory that is not registered is staged: a source is read during the call, and a copy into such memory is over when
-//!   the call returns. A kernel that touches it kills the device. A copy that leaves a registration is refused.
+//!   the call returns. A kernel that touches it kills the device. A copy that leaves a registration or an
+//!   allocation is refused, also if only what is between its rows does.
 //! - A kernel is the PTX that was loaded, run by [`kvo_ptx`], with every parameter that it declares, given or not. An
 //!   access in a red zone goes through and is written down; anywhere else it kills the device.
 //! - A call that waits spoils a capture, unless its thread's mode allows it; so does a question about what is captured, and

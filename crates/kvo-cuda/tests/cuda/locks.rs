@@ -104,6 +104,30 @@ fn the_thread_does_not_wait_for_a_call_of_the_owner() {
     });
 }
 
+/// The wait of a load is for its own fence, also if compute passes that, and the owner makes another, before the wait is
+/// put on the stream.
+#[test]
+fn an_event_that_a_load_is_about_to_wait_for_is_used_for_no_other_fence() {
+    let mut rig = Rig::new();
+    let [early, late] = [rig.stream(), rig.stream()];
+    for stream in [&early, &late] {
+        rig.fake.hold(Hold::Stream(raw(stream)));
+        rig.fake.enqueue(raw(stream), Compute::Nothing, Duration::ZERO).unwrap();
+    }
+    let after = rig.fence_on(&early);
+    rig.fake.hold(Hold::Calls("cuStreamWaitEvent"));
+    let load = rig.submit(rig.one_slot(TransferClass::Demand, 0, after));
+    assert!(rig.fake.wait_for_blocked(1));
+    rig.fake.release(Hold::Stream(raw(&early)));
+    early.synchronize().unwrap();
+    rig.fence_on(&late);
+    assert_eq!(rig.device.stats().fences_pending, 1, "the first was let go of");
+    rig.fake.release(Hold::Calls("cuStreamWaitEvent"));
+    rig.succeeds(load);
+    rig.fake.release(Hold::All);
+    rig.is_clean();
+}
+
 /// Events and streams of fences are given back where the context is current, which it need not be for the owner.
 #[test]
 fn fences_are_given_back_whatever_thread_drops_the_device() {

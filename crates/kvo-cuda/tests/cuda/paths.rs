@@ -163,14 +163,14 @@ fn memory_of_allocations_side_by_side_is_one_region_for_every_way() {
         }
         // A run over two borders, and pages at constant steps over several.
         let mut ops = vec![rig.op(100, 0, 0, SLOT_BYTES as u64)];
-        ops.extend((0..20).map(|nth| rig.op(5000 + nth * 11_000, 1, nth * PAGE, PAGE)));
+        ops.extend((0..20).map(|nth| rig.op(5000 + nth * 4000, 1, nth * PAGE, PAGE)));
         let ticket = rig.submit(Transfer::new(TransferClass::Store, ops, after));
         rig.succeeds(ticket);
         assert!(rig.slot(0) == whole[skipped + 100..][..SLOT_BYTES], "{path:?}");
         for nth in 0..20 {
             let page = usize::try_from(PAGE).unwrap();
             assert!(
-                rig.slot(1)[nth * page..][..page] == whole[skipped + 5000 + nth * 11_000..][..page],
+                rig.slot(1)[nth * page..][..page] == whole[skipped + 5000 + nth * 4000..][..page],
                 "{path:?}"
             );
         }
@@ -185,6 +185,11 @@ fn memory_of_allocations_side_by_side_is_one_region_for_every_way() {
             assert!(rig.fake.read_device(base + (part * PART) as u64, &mut found));
             assert!(found == expected, "part {part}, {path:?}");
         }
+        let paths = rig.device.stats().paths;
+        let calls = [paths.memcpy, paths.rows, paths.batch, paths.kernel].map(|way| way.calls);
+        assert!(calls[path as usize] > 0, "{calls:?}");
+        let uses = [paths.rows_use, paths.batch_use, paths.kernel_use];
+        assert!(uses.iter().all(|used| !matches!(used, PathUse::Refused { .. })), "{uses:?}");
         rig.is_clean();
     }
 }
