@@ -4,11 +4,14 @@ use std::{
     fs,
     path::PathBuf,
     ptr::NonNull,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use kvo_core::{
     ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId,
     SlotAccessError, SlotId, StableMemory, StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
@@ -216,6 +219,19 @@ pub(crate) fn span(address: u64, bytes: usize, ordinal: u32) -> DeviceSpan {
     unsafe { DeviceSpan::from_raw(address, bytes as u64, ordinal) }
 }
 
+/// Ends a capture; says the code if that fails. The fake driver has no graphs.
+pub(crate) fn end_capture(stream: &CudaStream) -> Result<(), u32> {
+    // SAFETY: the stream is alive.
+    let ended = unsafe { result::stream::end_capture(stream.cu_stream()) };
+    ended.map(|_| ()).map_err(|error| error.0 as u32)
+}
+
+pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
+    // SAFETY: the stream is alive.
+    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
+    status.unwrap() == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
+}
+
 pub(crate) fn raw(stream: &CudaStream) -> u64 {
     stream.cu_stream().expose_provenance() as u64
 }
@@ -281,6 +297,37 @@ pub(crate) fn task(name: &str) -> Option<PathBuf> {
     let tasks = fs::read_dir("/proc/self/task").ok()?.flatten().map(|task| task.path());
     let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
     tasks.into_iter().find(is_it)
+}
+
+/// How many warnings this thread writes while it runs something.
+pub(crate) fn warnings(run: impl FnOnce()) -> usize {
+    let count = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::with_default(Warnings(Arc::clone(&count)), run);
+    count.load(Ordering::Relaxed)
+}
+
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN && metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// Waits until something is so.
