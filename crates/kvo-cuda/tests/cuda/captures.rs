@@ -74,7 +74,7 @@ fn a_device_that_is_dropped_during_a_capture_leaves_it_whole() {
     captured.record(&engine).unwrap();
     let point = ComputePoint::Event(rig.event_handle(&captured));
     assert_eq!(rig.device.record_fence(point), Err(CAPTURED_EVENT));
-    let Rig { device, fake, context: _context, .. } = rig;
+    let Rig { device, fake, .. } = rig;
     drop(device);
     assert_eq!(end_capture(&engine), Ok(()));
     assert_eq!(fake.violations(), []);

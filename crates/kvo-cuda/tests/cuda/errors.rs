@@ -91,7 +91,7 @@ fn check_death(code: u32, happen: impl FnOnce(&mut Rig)) {
         assert_eq!(is_free, !held.contains(&u64::from(slot)), "slot {slot}");
     }
     // An engine's context that is dead complains when it is dropped.
-    std::mem::forget(context);
+    context.forget();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How the host memory is registered.
 
-use std::{sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use kvo_core::{AttachError, DeviceBackend, TransferClass};
 use kvo_cpu::HostRegion;
@@ -145,7 +145,7 @@ fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
 }
 
 /// A device over small pieces, dropped while the driver does not end the first registration.
-fn dropped_while_unregistering() -> (Exclusive, Arc<HostRegion>) {
+fn dropped_while_unregistering() -> (Rc<Exclusive>, Arc<HostRegion>) {
     let drop_timeout = Duration::from_millis(30);
     let pieces = CudaOptions { registration_bytes: 3 * SLOT_BYTES, drop_timeout, ..options() };
     let mut rig = Rig::with(pieces, |_| ());

@@ -23,7 +23,7 @@ fn the_owner_does_not_wait_for_a_call_of_the_thread() {
         rig.fake.hold(Hold::Stream(raw(&engine)));
         rig.fake.enqueue(raw(&engine), Compute::Nothing, Duration::ZERO).unwrap();
         let after = rig.fence_on(&engine);
-        let fake: FakeDriver = *rig.fake;
+        let fake: FakeDriver = **rig.fake;
         fake.hold(Hold::Calls(call));
         let first = rig.submit(rig.one_slot(TransferClass::Demand, 0, after));
         assert!(fake.wait_for_blocked(1), "{call}");
@@ -64,7 +64,7 @@ fn check_thread(call: &'static str, act: impl FnOnce(&mut Rig)) {
         rig.submit(rig.one_slot(TransferClass::Store, nth, after));
     }
     until(|| rig.device.stats().paths.memcpy.copies == 1);
-    let fake: FakeDriver = *rig.fake;
+    let fake: FakeDriver = **rig.fake;
     fake.hold(Hold::Calls(call));
     let watcher = thread::spawn(move || {
         let blocked = fake.wait_for_blocked(1);

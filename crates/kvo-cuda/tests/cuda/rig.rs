@@ -2,8 +2,10 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::PathBuf,
     ptr::NonNull,
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -31,8 +33,34 @@ pub(crate) const REGION_BYTES: usize = 1 << 20;
 /// The driver, for one test alone, with two devices.
 pub(crate) fn fake() -> Exclusive {
     let fake = FakeDriver::load().expect("cargo builds the library for this test").exclusive();
+    // A device that a test has dropped under a copy may have a thread yet, which gives back a share of its context: one
+    // of this test's, if it came later.
+    until(|| task("kvo-cuda:0").is_none() && task("kvo-cuda:1").is_none());
+    fake.reset();
     fake.set_device_count(2);
     fake
+}
+
+/// A share of a device's context, and the driver that it is of, which no other test has before the share is given back,
+/// in whatever order a test drops what it has.
+pub(crate) struct Share {
+    context: Arc<CudaContext>,
+    _fake: Rc<Exclusive>,
+}
+
+impl Share {
+    /// Does not give it back.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.context);
+    }
+}
+
+impl Deref for Share {
+    type Target = Arc<CudaContext>;
+
+    fn deref(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
 }
 
 /// Fields drop in this order: the device before what it borrows, the driver last.
@@ -42,8 +70,8 @@ pub(crate) struct Rig {
     pub(crate) region: RegionId,
     /// Where the region is.
     pub(crate) address: u64,
-    pub(crate) context: Arc<CudaContext>,
-    pub(crate) fake: Exclusive,
+    pub(crate) context: Share,
+    pub(crate) fake: Rc<Exclusive>,
 }
 
 /// Options by which every copy is a call.
@@ -99,6 +127,8 @@ impl Rig {
         fake: Exclusive,
     ) -> Self {
         let (region, address) = attach(&mut device, &context, REGION_BYTES);
+        let fake = Rc::new(fake);
+        let context = Share { context, _fake: Rc::clone(&fake) };
         Self { device, host, region, address, context, fake }
     }
 
