@@ -45,6 +45,7 @@ pub struct CudaEngine {
     fill: raw::Function,
     check: raw::Function,
     spin: raw::Function,
+    module: raw::Module,
     // Released after everything in it.
     context: Context,
 }
@@ -72,9 +73,19 @@ impl CudaEngine {
         context.enter()?;
         let ptx = CString::new(PTX).expect("a text of a compiler has no zero");
         let names = [c"kvo_engine_fill", c"kvo_engine_check", c"kvo_engine_spin"];
-        let [fill, check, spin] = raw::load(&ptx, names)?;
+        let (module, [fill, check, spin]) = raw::load(&ptx, names)?;
         let (streams, events) = (Vec::new(), Vec::new());
-        Ok(Self { ordinal, allocations: BTreeMap::new(), streams, events, fill, check, spin, context })
+        Ok(Self {
+            ordinal,
+            allocations: BTreeMap::new(),
+            streams,
+            events,
+            fill,
+            check,
+            spin,
+            module,
+            context,
+        })
     }
 
     /// Which device it is on.
@@ -260,6 +271,7 @@ impl Drop for CudaEngine {
         for address in self.allocations.keys() {
             let _ = raw::free(*address);
         }
+        raw::unload(self.module);
     }
 }
 
