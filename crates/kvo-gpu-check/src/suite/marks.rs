@@ -3,7 +3,10 @@
 use kvo_core::{Fence, FenceError, MarkOrder, StreamHandle, Ticket, Transfer, TransferClass};
 
 use super::rig::{Ground, Rig, SLOT, SLOT_LENGTH};
-use crate::pattern;
+use crate::{
+    bed::{BedOptions, Hold},
+    pattern,
+};
 
 /// Parts of a load: one slot each.
 const PARTS: u32 = 8;
@@ -23,33 +26,38 @@ fn order(rig: &mut Rig<'_>, ticket: Ticket, mark: u32, stream: StreamHandle) -> 
     order.unwrap_or_else(|error| panic!("mark {mark} of ticket {}: {error}", ticket.0))
 }
 
+/// Of long parts, so that they are under way when a stream is put behind them. Compute looks at both of their ends: no
+/// order of the bytes of a copy is promised.
 pub(super) fn compute_behind_a_mark_finds_what_is_before_it(ground: &Ground<'_>) {
-    let mut rig = ground.rig();
+    let options = BedOptions { num_slots: PARTS, slot_bytes: LONG_PART, ..ground.options() };
+    let part_bytes = LONG_PART as u64;
+    let mut rig = ground.rig_of(&options, u64::from(PARTS) * part_bytes);
     let stream = rig.bed.create_stream();
-    for round in 0..40_u64 {
+    let mut num_ordered = 0;
+    for round in 0..200_u64 {
+        if round >= 20 && num_ordered >= 40 {
+            break;
+        }
         let class = TransferClass::ALL[usize::try_from(round % 3).expect("one of three")];
-        let hold = rig.hold();
+        (0..PARTS).for_each(|part| write_part(&rig, round, part));
+        let mut hold = Some(rig.hold());
         let behind = rig.fence();
-        let (seed, mut hold) = (100 * round, Some(hold));
-        let load = layered(&rig, class, seed, behind);
+        let ops = (0..PARTS).map(|part| rig.op(u64::from(part) * part_bytes, part, 0, part_bytes)).collect();
+        let load = Transfer { marks: (1..=PARTS).collect(), ..Transfer::new(class, ops, behind) };
         let ticket = rig.submit(load);
         let mut has_ended = false;
         for part in 0..PARTS {
-            // Where the device's own queue waits for compute, a stream can be put behind it before compute has gone on.
-            let early = (0..20).any(|_| order(&mut rig, ticket, part, stream) != MarkOrder::NotYet);
-            if !early {
-                drop(hold.take());
-                rig.until("a mark is on its way", |rig| {
-                    order(rig, ticket, part, stream) != MarkOrder::NotYet
-                });
-            }
+            let found = wait_for(&mut rig, ticket, part, stream, &mut hold);
+            num_ordered += u32::from(found == MarkOrder::Ordered);
             // What has ended says how with its completion.
-            if !has_ended && order(&mut rig, ticket, part, stream) == MarkOrder::Ended {
+            if found == MarkOrder::Ended && !has_ended {
                 rig.succeed(&[ticket]);
                 has_ended = true;
             }
-            let address = rig.at(u64::from(part));
-            rig.bed.check(stream, address, SLOT, seed + u64::from(part));
+            let address = rig.span.address() + u64::from(part) * part_bytes;
+            let [first, last] = seeds(round, part);
+            rig.bed.check(stream, address, END as u64, first);
+            rig.bed.check(stream, address + part_bytes - END as u64, END as u64, last);
         }
         drop(hold);
         if !has_ended {
@@ -59,6 +67,50 @@ pub(super) fn compute_behind_a_mark_finds_what_is_before_it(ground: &Ground<'_>)
         assert_eq!(wrong, 0, "round {round}: compute behind a mark has found {wrong} wrong bytes");
     }
     rig.nothing_is_left();
+}
+
+/// Bytes of a part that takes long enough to be met under way.
+const LONG_PART: usize = 256 << 10;
+
+/// Bytes at each end of such a part that compute looks at.
+const END: usize = 200;
+
+/// The patterns at both ends.
+fn seeds(round: u64, part: u32) -> [u64; 2] {
+    [1000 * round + u64::from(part), 1000 * round + u64::from(PARTS + part)]
+}
+
+fn write_part(rig: &Rig<'_>, round: u64, part: u32) {
+    let [first, last] = seeds(round, part).map(|seed| pattern(seed, END));
+    let mut bytes = vec![0; LONG_PART];
+    bytes[..END].copy_from_slice(&first);
+    bytes[LONG_PART - END..].copy_from_slice(&last);
+    rig.write_slot(part, &bytes);
+}
+
+/// Puts a stream behind a mark. Where the device's own queue waits for compute that may be so before compute goes on;
+/// elsewhere the hold is opened first.
+#[track_caller]
+fn wait_for(
+    rig: &mut Rig<'_>,
+    ticket: Ticket,
+    mark: u32,
+    stream: StreamHandle,
+    hold: &mut Option<Hold>,
+) -> MarkOrder {
+    let mut found = MarkOrder::NotYet;
+    for _ in 0..20 {
+        found = order(rig, ticket, mark, stream);
+        if found != MarkOrder::NotYet {
+            return found;
+        }
+    }
+    *hold = None;
+    rig.spin_until("a mark is on its way", |rig| {
+        found = order(rig, ticket, mark, stream);
+        found != MarkOrder::NotYet
+    });
+    found
 }
 
 pub(super) fn marks_come_in_their_order(ground: &Ground<'_>) {

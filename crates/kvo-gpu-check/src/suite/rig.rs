@@ -255,10 +255,22 @@ impl Rig<'_> {
 
     #[track_caller]
     pub(super) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        self.spin_until(what, |rig| {
+            let is_now = is_so(rig);
+            if !is_now {
+                std::thread::yield_now();
+            }
+            is_now
+        });
+    }
+
+    /// As [`until`](Self::until), for what does not stay so for long.
+    #[track_caller]
+    pub(super) fn spin_until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let (start, patience) = (Instant::now(), self.patience());
         while !is_so(self) {
             assert!(start.elapsed() < patience, "it never came to be: {what}");
-            std::thread::yield_now();
+            std::hint::spin_loop();
         }
     }
 
