@@ -78,12 +78,26 @@ fn two_devices_share_one_registration_and_the_last_gives_it_back() {
 }
 
 #[test]
-fn memory_of_another_device_is_no_region_of_this_one() {
+fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
     let mut rig = Rig::new();
     let other = cudarc::driver::CudaContext::new(1).unwrap();
-    let address = allocate(&other, 4096);
-    let elsewhere = AttachError::NotDeviceMemory { address, bytes: 4096 };
-    assert_eq!(rig.device.attach(span(address, 4096, 0)), Err(elsewhere));
+    let elsewhere = allocate(&other, 4096);
+    let here = allocate(&rig.context, 8192);
+    let not_device = |address, bytes: u64| Err(AttachError::NotDeviceMemory { address, bytes });
+    assert_eq!(rig.device.attach(span(elsewhere, 4096, 0)), not_device(elsewhere, 4096));
+    assert_eq!(rig.device.attach(span(here, 8193, 0)), not_device(here, 8193));
+    assert_eq!(rig.device.attach(span(4096, 1, 0)), not_device(4096, 1));
+    let other = AttachError::OtherDevice { given: 1, ordinal: 0 };
+    assert_eq!(rig.device.attach(span(here, 1, 1)), Err(other));
+    let none = AttachError::NoSpan { address: here, bytes: 0 };
+    assert_eq!(rig.device.attach(span(here, 0, 0)), Err(none));
+    let region = rig.device.attach(span(here + 100, 1000, 0)).unwrap();
+    let overlap = AttachError::Overlap { region };
+    assert_eq!(rig.device.attach(span(here + 1099, 1, 0)), Err(overlap));
+    rig.device.detach(region).unwrap();
+    let again = rig.device.attach(span(here + 1099, 1, 0)).unwrap();
+    assert_ne!(again, region, "an id is never used again");
+    assert_eq!(rig.device.detach(region), Err(AttachError::UnknownRegion { region }));
 }
 
 #[test]
