@@ -72,21 +72,36 @@ pub trait BedMaker {
     /// Whether speed on it says nothing of any hardware.
     fn is_model(&self) -> bool;
 
+    /// The ways that copies can be made to go, for [`BedOptions::path`]. `None` is the device's own choice.
+    fn paths(&self) -> Vec<Option<CopyPath>> {
+        vec![None]
+    }
+
+    /// How long a case waits for what has to happen, which is longer than anything takes that happens at all.
+    fn patience(&self) -> Duration {
+        LONG
+    }
+
     /// A fresh device and a fresh engine.
     ///
     /// # Panics
     /// If there is none.
     fn make(&self, options: &BedOptions) -> Box<dyn TestBed>;
+
+    /// As [`TestBed::complaints`], after the last bed is gone: what it has left behind too.
+    fn complaints(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A device under test, and what an engine has beside it. All memory is poisoned when it is fresh.
 ///
 /// Streams run side by side, each in the order of the calls. What an engine lends lives as long as the bed, which ends
-/// after its device. One thread calls all of it.
+/// after its device. One thread at a time calls all of it.
 ///
 /// # Panics
 /// Every method, where the engine's side fails: that ends a case.
-pub trait TestBed {
+pub trait TestBed: Send {
     /// The device. Nothing of it is attached yet.
     fn device(&mut self) -> &mut dyn DeviceBackend;
 
@@ -132,11 +147,11 @@ pub trait TestBed {
 }
 
 /// Keeps a stream from going on until it is dropped.
-pub struct Hold(#[expect(dead_code, reason = "to be dropped")] Box<dyn Any>);
+pub struct Hold(#[expect(dead_code, reason = "to be dropped")] Box<dyn Any + Send>);
 
 impl Hold {
     /// One that is opened by dropping `key`.
-    pub fn new(key: impl Any) -> Self {
+    pub fn new(key: impl Any + Send) -> Self {
         Self(Box::new(key))
     }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What somebody beside a bed has seen that no program may do.
-type Watch = Arc<dyn Fn() -> Vec<String>>;
+type Watch = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Makes [`CudaBed`]s of one device.
 #[derive(Clone)]
@@ -40,9 +40,9 @@ impl CudaBeds {
         Self { name: name.into(), is_model, ordinal, watch: Arc::new(Vec::new) }
     }
 
-    /// With somebody who watches, for [`TestBed::complaints`].
+    /// With somebody who watches and says what is new since he was last asked, for [`TestBed::complaints`].
     #[must_use]
-    pub fn watched(self, watch: impl Fn() -> Vec<String> + 'static) -> Self {
+    pub fn watched(self, watch: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
         Self { watch: Arc::new(watch), ..self }
     }
 
@@ -87,6 +87,10 @@ impl BedMaker for CudaBeds {
         self.is_model
     }
 
+    fn paths(&self) -> Vec<Option<CopyPath>> {
+        [None].into_iter().chain(CopyPath::ALL.map(Some)).collect()
+    }
+
     fn make(&self, options: &BedOptions) -> Box<dyn TestBed> {
         let host = options.host();
         let memory: Arc<dyn StableMemory> = host.clone();
@@ -94,6 +98,10 @@ impl BedMaker for CudaBeds {
         let device = CudaDevice::new(self.device_options(options), memory);
         let device = device.unwrap_or_else(|error| panic!("{error}"));
         Box::new(CudaBed { device, engine, host, watch: Arc::clone(&self.watch) })
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        (self.watch)()
     }
 }
 

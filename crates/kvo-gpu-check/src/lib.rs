@@ -10,6 +10,18 @@
 //!                         └─▶ the engine: allocate, fill, check, hold, record
 //! ```
 //!
+//! The suite is [`cases`], [`Traffic`] and [`controls`]:
+//!
+//! ```
+//! use kvo_gpu_check::{Case, HostBeds, Traffic};
+//!
+//! let case = Case::named("a_store_has_what_compute_wrote_before_its_fence").expect("there is such a fact");
+//! assert_eq!(case.run(&HostBeds), Ok(()));
+//! let counts = Traffic { seed: 1, transfers: 500 }.run(&HostBeds)?;
+//! assert_eq!(counts.transfers, 500);
+//! # Ok::<(), kvo_gpu_check::Failure>(())
+//! ```
+//!
 //! A [`CudaEngine`] is that engine on a GPU, with a share of the device's primary context. Its kernels are
 //! `kernels/engine.cu`. A [`CudaWorker`] is both sides without a bed: its calls give errors, and programs go on with it.
 //!
@@ -24,6 +36,7 @@ mod cuda;
 mod handles;
 mod host;
 mod pattern;
+mod suite;
 
 pub use crate::{
     bed::{BedMaker, BedOptions, Hold, TestBed},
@@ -32,4 +45,5 @@ pub use crate::{
     },
     host::{HostBed, HostBeds},
     pattern::{byte, pattern},
+    suite::{Broken, Case, Control, ControlError, Defect, Failure, Traffic, TrafficCounts, cases, controls},
 };

@@ -13,7 +13,7 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     pattern
 }
 
-fn word(seed: u64, nth: u64) -> u64 {
+pub(crate) fn word(seed: u64, nth: u64) -> u64 {
     mix(seed.wrapping_add(nth.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 

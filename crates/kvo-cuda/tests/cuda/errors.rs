@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvo_core::{
-    ComputePoint, DeviceBackend, DeviceHealth, FenceError, HostMemory, MarkOrder, SubmitErrorReason,
-    TransferClass, TransferCompletion, TransferFailure,
+    ComputePoint, DeviceBackend, DeviceHealth, FenceError, HostMemory, SubmitErrorReason, TransferClass,
+    TransferCompletion, TransferFailure,
 };
 use kvo_cuda::CudaOptions;
 use kvo_fakecuda::Hold;
@@ -227,35 +227,4 @@ fn a_refused_copy_fails_its_transfer_once_and_no_other() {
     for slot in 0..4 {
         rig.fill_slot(slot, &[1]);
     }
-}
-
-#[test]
-fn a_slot_that_is_in_use_fails_its_transfer_alone() {
-    let mut rig = Rig::new();
-    let after = rig.passed();
-    let memory: std::sync::Arc<dyn kvo_core::StableMemory> = rig.host.clone();
-    let claim = kvo_core::ReadClaim::new(memory, kvo_core::SlotId(1)).unwrap();
-    // The first slot of the transfer is free again afterwards, too.
-    let ops = [0, 1].map(|slot| rig.op(u64::from(slot) << 16, slot, 0, SLOT_BYTES as u64));
-    let ticket = rig.submit(kvo_core::Transfer::new(TransferClass::Store, ops.to_vec(), after));
-    let done = rig.next();
-    assert_eq!(done.ticket, ticket);
-    assert!(matches!(done.result, Err(TransferFailure::Slot(_))), "{done:?}");
-    drop(claim);
-    let ticket = rig.submit(kvo_core::Transfer::new(TransferClass::Store, ops.to_vec(), after));
-    rig.succeeds(ticket);
-}
-
-#[test]
-fn a_stream_can_wait_for_nothing_of_a_transfer_that_has_ended() {
-    let mut rig = Rig::new();
-    let (after, stream) = (rig.passed(), rig.stream());
-    let load = kvo_core::Transfer { marks: vec![1], ..rig.one_slot(TransferClass::Demand, 0, after) };
-    let ticket = rig.submit(load);
-    rig.succeeds(ticket);
-    let handle = rig.handle(&stream);
-    assert_eq!(rig.device.order_after(ticket, 0, handle), Ok(MarkOrder::Ended));
-    let unknown = kvo_core::Ticket(99);
-    let error = Err(FenceError::UnknownMark { ticket: unknown, mark: 0 });
-    assert_eq!(rig.device.order_after(unknown, 0, handle), error);
 }

@@ -1,4 +1,5 @@
-//! `CudaDevice` on the fake driver: what comes back to the byte, in which order, and what is left after errors.
+//! `CudaDevice` on the fake driver: its ways of copies, its calls of the driver, and what is left after errors. What every
+//! device must do is the suite of `kvo-gpu-check`.
 //!
 //! A process has one driver, so tests of another driver, or of none, run in a process of their own.
 #![cfg(feature = "cuda")]
@@ -15,4 +16,3 @@ mod paths;
 mod rest;
 #[expect(unsafe_code, reason = "an engine allocates memory and lends handles")]
 mod rig;
-mod round_trips;

@@ -81,6 +81,18 @@ fn every_way_brings_every_byte() {
 }
 
 #[test]
+fn a_copy_longer_than_a_window_goes_in_parts_and_comes_whole() {
+    let small = CudaOptions { window_bytes: 10_000, quantum_bytes: 7_001, ..options() };
+    let mut rig = Rig::with(small, |_| ());
+    let after = rig.passed();
+    rig.fill_device(0, &pattern(2, SLOT_BYTES));
+    let store = rig.submit(rig.one_slot(TransferClass::Store, 0, after));
+    rig.succeeds(store);
+    assert_eq!(rig.slot(0), pattern(2, SLOT_BYTES));
+    assert_eq!(rig.device.stats().paths.memcpy.copies, 10);
+}
+
+#[test]
 fn rows_do_not_cross_a_border_of_registrations() {
     let options = CudaOptions { table: Some(favour(CopyPath::Rows)), registration_bytes: 1, ..options() };
     let mut rig = Rig::with(options, |_| ());

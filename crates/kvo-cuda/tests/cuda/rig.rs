@@ -146,12 +146,6 @@ impl Rig {
         unsafe { EventHandle::from_raw(self.device.info().id, event.cu_event().expose_provenance() as u64) }
     }
 
-    /// A handle that no driver gave out. The fake says so, where a real driver would crash.
-    pub(crate) fn no_handle(&self) -> StreamHandle {
-        // SAFETY: the fake driver looks handles up.
-        unsafe { StreamHandle::from_raw(self.device.info().id, 0xDEAD_0000) }
-    }
-
     /// A fence behind what is on the stream.
     pub(crate) fn fence_on(&mut self, stream: &CudaStream) -> Fence {
         let point = ComputePoint::Stream(self.handle(stream));

@@ -50,6 +50,7 @@ pub struct CudaEngine {
     fill: raw::Function,
     check: raw::Function,
     spin: raw::Function,
+    module: raw::Module,
     // Released after everything in it.
     context: Context,
 }
@@ -77,10 +78,10 @@ impl CudaEngine {
         context.enter()?;
         let ptx = CString::new(PTX).expect("a text of a compiler has no zero");
         let names = [c"kvo_engine_fill", c"kvo_engine_check", c"kvo_engine_spin"];
-        let [fill, check, spin] = raw::load(&ptx, names)?;
+        let (module, [fill, check, spin]) = raw::load(&ptx, names)?;
         let (streams, events) = (Vec::new(), Vec::new());
         let (allocations, stagings) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { ordinal, allocations, streams, stagings, events, fill, check, spin, context })
+        Ok(Self { ordinal, allocations, streams, stagings, events, fill, check, spin, module, context })
     }
 
     /// Which device it is on.
@@ -271,6 +272,7 @@ impl Drop for CudaEngine {
         for address in self.allocations.keys() {
             let _ = raw::free(*address);
         }
+        raw::unload(self.module);
     }
 }
 

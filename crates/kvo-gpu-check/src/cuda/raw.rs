@@ -47,6 +47,11 @@ pub enum EngineError {
 pub(super) type Stream = sys::CUstream;
 pub(super) type Event = sys::CUevent;
 pub(super) type Function = sys::CUfunction;
+pub(super) type Module = sys::CUmodule;
+
+// SAFETY: handles of the driver are good on any thread, every call of an engine's makes its context that thread's first,
+// and one thread at a time has the engine.
+unsafe impl Send for super::CudaEngine {}
 
 fn outcome<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, EngineError> {
     result.map_err(|DriverError(code)| EngineError::Driver { call, code: DriverCode(code as u32) })
@@ -192,17 +197,26 @@ pub(super) fn wait_for(stream: Stream, event: Event) -> Result<(), EngineError> 
     outcome("cuStreamWaitEvent", unsafe { result::stream::wait_event(stream, event, flags) })
 }
 
-/// The kernels of a module in the current context, in the order of their names. The module stays as long as the context.
-pub(super) fn load<const N: usize>(ptx: &CStr, names: [&CStr; N]) -> Result<[Function; N], EngineError> {
+/// A module in the current context, and its kernels in the order of their names.
+pub(super) fn load<const N: usize>(
+    ptx: &CStr,
+    names: [&CStr; N],
+) -> Result<(Module, [Function; N]), EngineError> {
     // SAFETY: PTX is a text that ends with a zero.
     let module = outcome("cuModuleLoadData", unsafe { result::module::load_data(ptx.as_ptr().cast()) })?;
     let mut functions = [std::ptr::null_mut(); N];
     for (function, name) in functions.iter_mut().zip(names) {
-        // SAFETY: the module was just loaded, and is not unloaded.
+        // SAFETY: the module was just loaded, and is not unloaded before its kernels are over.
         let found = unsafe { result::module::get_function(module, name.to_owned()) };
-        *function = outcome("cuModuleGetFunction", found)?;
+        *function = outcome("cuModuleGetFunction", found).inspect_err(|_| unload(module))?;
     }
-    Ok(functions)
+    Ok((module, functions))
+}
+
+/// Of a module whose kernels are over.
+pub(super) fn unload(module: Module) {
+    // SAFETY: the engine unloads its module once, at its end, when nothing is on its streams.
+    let _ = unsafe { result::module::unload(module) };
 }
 
 /// Puts a kernel whose parameters are all of 64 bits on a stream.

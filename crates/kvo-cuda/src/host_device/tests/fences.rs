@@ -1,111 +1,9 @@
-//! Order of copies against compute. Each fact comes with its control: the same steps with a fence that was recorded
-//! too early go wrong, so a check that passes says something.
+//! Streams of this device, and what its lanes do while transfers wait.
 
 use super::*;
 
 pub(super) const OLD: [u8; 16] = [1; 16];
 pub(super) const NEW: [u8; 16] = [2; 16];
-
-/// Stores block 0 while a kernel that writes it is held up, and returns what was stored.
-fn stored_bytes(fence_behind_the_write: bool) -> Vec<u8> {
-    let (mut device, slots) = device();
-    device.memory().write(at(0), &OLD).unwrap();
-    let early = fence(&mut device);
-    let gate = Gate::on(&device);
-    device.compute().launch_write(at(0), NEW.to_vec()).unwrap();
-    let late = fence(&mut device);
-
-    let mut done = Vec::new();
-    if fence_behind_the_write {
-        device.submit(store(0, 3, late)).unwrap();
-        device.wait(Duration::ZERO, &mut done);
-        assert_eq!(done, [], "the store waits for its fence");
-        gate.open();
-        device.wait(LONG, &mut done);
-    } else {
-        device.submit(store(0, 3, early)).unwrap();
-        device.wait(LONG, &mut done);
-        gate.open();
-    }
-    assert_eq!(done, [ended(Ticket(0), Ok(BLOCK))]);
-    slots.bytes(SlotId(3))
-}
-
-#[test]
-fn a_store_copies_what_the_kernels_before_its_fence_wrote() {
-    assert_eq!(stored_bytes(true), NEW);
-}
-
-#[test]
-fn a_store_with_a_fence_that_is_too_early_copies_old_bytes() {
-    assert_eq!(stored_bytes(false), OLD);
-}
-
-/// Loads into block 0 while a kernel that reads it is held up, and returns what that kernel read.
-fn read_bytes(fence_behind_the_read: bool) -> Vec<u8> {
-    let (mut device, slots) = device();
-    device.memory().write(at(0), &OLD).unwrap();
-    slots.fill(SlotId(3), &NEW);
-    let early = fence(&mut device);
-    let gate = Gate::on(&device);
-    let (send, read) = crossbeam_channel::bounded(1);
-    let then = move |bytes: &[u8]| send.send(bytes.to_vec()).unwrap();
-    device.compute().launch_read(at(0), 16, then).unwrap();
-    let late = fence(&mut device);
-
-    let mut done = Vec::new();
-    if fence_behind_the_read {
-        device.submit(load(3, 0, late)).unwrap();
-        device.wait(Duration::ZERO, &mut done);
-        assert_eq!(done, [], "the load waits for its fence");
-        gate.open();
-        device.wait(LONG, &mut done);
-    } else {
-        device.submit(load(3, 0, early)).unwrap();
-        device.wait(LONG, &mut done);
-        gate.open();
-    }
-    assert_eq!(done, [ended(Ticket(0), Ok(BLOCK))]);
-    assert_eq!(block(&device, 0), NEW);
-    read.recv_timeout(LONG).unwrap()
-}
-
-#[test]
-fn a_load_leaves_a_block_alone_until_the_kernels_before_its_fence_have_read_it() {
-    assert_eq!(read_bytes(true), OLD);
-}
-
-#[test]
-fn a_load_with_a_fence_that_is_too_early_disturbs_a_reader() {
-    assert_eq!(read_bytes(false), NEW);
-}
-
-/// Compute writes one pattern, the block is stored, and compute goes on to write another.
-#[test]
-fn a_block_that_is_rewritten_after_its_store_completed_was_stored_as_it_was() {
-    let (mut device, slots) = device();
-    for round in 0..50 {
-        let pattern = vec![round; 16];
-        device.compute().launch_write(at(2), pattern.clone()).unwrap();
-        let after = fence(&mut device);
-        device.submit(store(2, 1, after)).unwrap();
-        let mut done = Vec::new();
-        device.wait(LONG, &mut done);
-        device.compute().launch_write(at(2), vec![0xFF; 16]).unwrap();
-        assert_eq!(slots.bytes(SlotId(1)), pattern);
-    }
-}
-
-#[test]
-fn a_fence_waits_only_for_what_was_launched_before_it() {
-    let (mut device, _slots) = device();
-    device.compute().launch_write(at(0), OLD.to_vec()).unwrap();
-    let after = fence(&mut device);
-    let gate = Gate::on(&device);
-    device.submit(store(0, 0, after)).unwrap();
-    assert_eq!(all(&mut device).len(), 1);
-    gate.open();
-}
 
 #[test]
 fn a_transfer_that_waits_holds_up_its_own_class_only() {
@@ -167,13 +65,10 @@ fn streams_are_ordered_by_events_only() {
 }
 
 #[test]
-fn handles_of_another_device_or_of_none_are_refused() {
+fn a_stream_neither_records_nor_waits_for_an_event_of_another_device() {
     let (mut device, slots) = device();
     let mut other = device_over(&slots, options());
-    let (stream, event) = (other.compute().handle(), other.create_event());
-    let foreign = Err(FenceError::ForeignHandle);
-    assert_eq!(device.record_fence(ComputePoint::Stream(stream)), foreign);
-    assert_eq!(device.record_fence(ComputePoint::Event(event)), foreign);
+    let event = other.create_event();
     assert_eq!(device.compute().record(event), Err(ComputeError::ForeignEvent));
     assert_eq!(device.compute().wait_for(event), Err(ComputeError::ForeignEvent));
     for number in [1, 7] {
@@ -242,18 +137,4 @@ fn a_kernel_behind_a_mark_finds_what_is_before_it() {
     assert_eq!(device.order_after(ticket, 0, handle), Ok(MarkOrder::Ended));
     let unknown = FenceError::UnknownMark { ticket: Ticket(9), mark: 0 };
     assert_eq!(device.order_after(Ticket(9), 0, handle), Err(unknown));
-}
-
-#[test]
-fn a_mark_that_is_not_on_its_way_is_asked_for_again() {
-    let (mut device, _slots) = device();
-    let gate = Gate::on(&device);
-    let behind = fence(&mut device);
-    let ticket = device.submit(Transfer { marks: vec![1], ..load(0, 0, behind) }).unwrap();
-    let handle = device.compute().handle();
-    assert_eq!(device.order_after(ticket, 0, handle), Ok(MarkOrder::NotYet));
-    let unknown = FenceError::UnknownMark { ticket, mark: 1 };
-    assert_eq!(device.order_after(ticket, 1, handle), Err(unknown));
-    gate.open();
-    all(&mut device);
 }

@@ -105,17 +105,6 @@ fn a_late_transfer_is_held_if_it_has_begun_and_over_if_it_has_not() {
 }
 
 #[test]
-fn a_transfer_whose_fence_is_never_passed_is_late_too() {
-    let (mut device, _slots) = device();
-    let gate = Gate::on(&device);
-    let behind = fence(&mut device);
-    let deadline = Duration::from_millis(5);
-    let ticket = device.submit(Transfer { deadline: Some(deadline), ..load(0, 0, behind) }).unwrap();
-    assert_eq!(all(&mut device), [ended(ticket, Err(TransferFailure::TimedOut { after: deadline }))]);
-    gate.open();
-}
-
-#[test]
 fn host_memory_that_panics_kills_the_device_and_hangs_nothing() {
     let hook = |slot| assert_ne!(slot, SlotId(1), "host memory fails, as it should in this test");
     let slots = Arc::new(TestSlots::new(4, 16).with_hook(hook));

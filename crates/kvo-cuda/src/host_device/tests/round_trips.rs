@@ -219,25 +219,3 @@ proptest! {
         }
     }
 }
-
-/// Copies, and kernels beside them, in numbers: `KVO_SEED` replays a run.
-#[test]
-fn a_hundred_thousand_random_transfers_arrive_to_the_byte() {
-    let seed = std::env::var("KVO_SEED").map_or(0x5eed, |seed| seed.parse().expect("KVO_SEED is a number"));
-    println!("KVO_SEED={seed}");
-    let slots = TestSlots::shared(128, 96);
-    let options = HostDeviceOptions { segment_bytes: 100, quantum_bytes: 40, ..options() };
-    let mut device = HostDevice::new(options, slots.clone()).unwrap();
-    let spans = [4000, 2000].map(|bytes| device.alloc(bytes).unwrap());
-    let regions = spans.map(|span| device.attach(span).unwrap());
-    let streams = [device.compute().clone(), device.create_stream().unwrap()];
-    let mut traffic = random::Traffic::new(seed, &spans, &regions, &slots);
-    let started = Instant::now();
-    while traffic.num_ended() < 100_000 {
-        traffic.go_on(&mut device, &streams);
-        assert!(started.elapsed() < LONG, "seed {seed}: {} transfers in a minute", traffic.num_ended());
-    }
-    traffic.finish(&mut device, &streams);
-    let (stats, ended) = (device.stats(), traffic.num_ended());
-    assert_eq!(stats.stores.jobs_done + stats.loads.jobs_done, ended, "seed {seed}");
-}
