@@ -11,7 +11,7 @@ use kvo_cpu::HostRegion;
 use kvo_cuda::{BatchUse, CopyPath, CudaDevice, CudaOptions, PathTable, TableSource};
 
 pub use self::{
-    engine::{CudaEngine, EventId, StreamId},
+    engine::{CudaEngine, EventId, LentId, StreamId},
     raw::EngineError,
 };
 use crate::{
@@ -41,6 +41,19 @@ impl CudaBeds {
     #[must_use]
     pub fn watched(self, watch: impl Fn() -> Vec<String> + 'static) -> Self {
         Self { watch: Arc::new(watch), ..self }
+    }
+
+    /// A bed, as more than a [`TestBed`].
+    ///
+    /// # Panics
+    /// As [`make`](BedMaker::make).
+    pub fn make_cuda(&self, options: &BedOptions) -> CudaBed {
+        let host = options.host();
+        let memory: Arc<dyn StableMemory> = host.clone();
+        let engine = CudaEngine::new(self.ordinal).unwrap_or_else(|error| panic!("{error}"));
+        let device = CudaDevice::new(self.device_options(options), memory);
+        let device = device.unwrap_or_else(|error| panic!("{error}"));
+        CudaBed { device, engine, host, watch: Arc::clone(&self.watch) }
     }
 
     /// How the device of a bed is made.
@@ -85,12 +98,7 @@ impl BedMaker for CudaBeds {
     }
 
     fn make(&self, options: &BedOptions) -> Box<dyn TestBed> {
-        let host = options.host();
-        let memory: Arc<dyn StableMemory> = host.clone();
-        let engine = CudaEngine::new(self.ordinal).unwrap_or_else(|error| panic!("{error}"));
-        let device = CudaDevice::new(self.device_options(options), memory);
-        let device = device.unwrap_or_else(|error| panic!("{error}"));
-        Box::new(CudaBed { device, engine, host, watch: Arc::clone(&self.watch) })
+        Box::new(self.make_cuda(options))
     }
 }
 
@@ -120,6 +128,11 @@ impl CudaBed {
     /// The device, as more than a backend.
     pub fn cuda(&self) -> &CudaDevice {
         &self.device
+    }
+
+    /// The engine beside it.
+    pub fn engine(&mut self) -> &mut CudaEngine {
+        &mut self.engine
     }
 }
 

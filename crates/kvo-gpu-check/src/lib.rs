@@ -27,7 +27,7 @@ mod pattern;
 
 pub use crate::{
     bed::{BedMaker, BedOptions, Hold, TestBed},
-    cuda::{CudaBed, CudaBeds, CudaEngine, EngineError, EventId, StreamId},
+    cuda::{CudaBed, CudaBeds, CudaEngine, EngineError, EventId, LentId, StreamId},
     host::{HostBed, HostBeds},
     pattern::{byte, pattern},
 };

@@ -1,8 +1,9 @@
 //! An engine's side of a GPU.
 
-use std::{collections::BTreeMap, ffi::CString, time::Duration};
+use std::{collections::BTreeMap, ffi::CString, sync::Arc, time::Duration};
 
 use crossbeam_channel::bounded;
+use kvo_core::{Direction, SlotId, StableMemory, WriteClaim};
 use kvo_cuda::{Probe, probe};
 
 use super::raw::{self, Context, EngineError};
@@ -27,6 +28,10 @@ pub struct StreamId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId(usize);
 
+/// A slot that is lent to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentId(usize);
+
 /// Memory, streams, events and kernels on a GPU: what an engine has, and lends to a device of kvo's. It shares the
 /// device's primary context, as engines do.
 ///
@@ -42,6 +47,8 @@ pub struct CudaEngine {
     allocations: BTreeMap<u64, u64>,
     streams: Vec<Stream>,
     events: Vec<raw::Event>,
+    /// With their lengths.
+    lent: Vec<(WriteClaim, u64)>,
     fill: raw::Function,
     check: raw::Function,
     spin: raw::Function,
@@ -73,8 +80,8 @@ impl CudaEngine {
         let ptx = CString::new(PTX).expect("a text of a compiler has no zero");
         let names = [c"kvo_engine_fill", c"kvo_engine_check", c"kvo_engine_spin"];
         let [fill, check, spin] = raw::load(&ptx, names)?;
-        let (streams, events) = (Vec::new(), Vec::new());
-        Ok(Self { ordinal, allocations: BTreeMap::new(), streams, events, fill, check, spin, context })
+        let (allocations, streams, events, lent) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { ordinal, allocations, streams, events, lent, fill, check, spin, context })
     }
 
     /// Which device it is on.
@@ -108,6 +115,45 @@ impl CudaEngine {
     pub fn download(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
         self.own(address, bytes.len() as u64)?;
         raw::download(address, bytes)
+    }
+
+    /// Claims a slot of host memory, for plain copies of the engine's own, until it is [given
+    /// back](Self::give_back). Copies are fast only if a device has registered that memory.
+    pub fn lend(&mut self, memory: Arc<dyn StableMemory>, slot: SlotId) -> Result<LentId, EngineError> {
+        let bytes = memory.slot_bytes() as u64;
+        let claim =
+            WriteClaim::new(memory, slot).map_err(|_| EngineError::NotLent { slot: slot.0, bytes })?;
+        self.lent.push((claim, bytes));
+        Ok(LentId(self.lent.len() - 1))
+    }
+
+    /// Gives all lent slots back, after all work that is on any stream. Their names mean nothing then.
+    pub fn give_back(&mut self) -> Result<(), EngineError> {
+        self.context.enter()?;
+        self.streams.iter().try_for_each(|stream| raw::synchronize(stream.stream))?;
+        self.lent.clear();
+        Ok(())
+    }
+
+    /// Puts a plain copy between a lent slot, from `offset` on, and memory of the engine's on a stream.
+    pub fn copy(
+        &mut self,
+        stream: StreamId,
+        direction: Direction,
+        address: u64,
+        (lent, offset): (LentId, u64),
+        bytes: u64,
+    ) -> Result<(), EngineError> {
+        self.own(address, bytes)?;
+        let (claim, slot_bytes) = &mut self.lent[lent.0];
+        let refused = EngineError::NotLent { slot: claim.slot().0, bytes };
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= *slot_bytes);
+        let (Ok(from), Ok(length), true) = (usize::try_from(offset), usize::try_from(bytes), is_inside)
+        else {
+            return Err(refused);
+        };
+        let host = claim.as_mut_ptr().wrapping_add(from);
+        raw::copy(direction, address, host, length, self.streams[stream.0].stream)
     }
 
     /// Makes a stream that is ordered against no other.
@@ -249,6 +295,10 @@ impl CudaEngine {
 impl Drop for CudaEngine {
     /// Waits until all work of the engine is over, unless the device is broken.
     fn drop(&mut self) {
+        if self.give_back().is_err() {
+            // Nobody can say whether the device still touches them.
+            std::mem::forget(std::mem::take(&mut self.lent));
+        }
         if self.context.enter().is_err() {
             return;
         }
