@@ -3,7 +3,7 @@
 use anyhow::Context;
 use kvo_core::{ComputePoint, CopyOp, Direction, HostMemory, RegionId, SlotId, Transfer};
 use kvo_cuda::CopyPath;
-use kvo_gpu_check::{BedOptions, CudaBed, TestBed, pattern};
+use kvo_gpu_check::{BedOptions, CudaBed, CudaEngine, TestBed, pattern};
 use serde_json::json;
 
 use crate::{
@@ -30,6 +30,8 @@ struct Tried {
 }
 
 pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
+    // Keeps the context from one bed to the next.
+    let _engine = CudaEngine::new(ground.ordinal)?;
     for path in [CopyPath::Memcpy, CopyPath::Rows, CopyPath::Kernel] {
         try_path(ground, path)?;
     }

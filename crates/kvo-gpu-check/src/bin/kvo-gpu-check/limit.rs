@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use kvo_core::{Direction, SlotId};
+use kvo_cuda::CopyPath;
 use kvo_gpu_check::{BedOptions, LentId, StreamId, TestBed};
 use serde_json::json;
 
@@ -25,6 +26,10 @@ pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
     let rounds = ground.pick(9, 5, 3);
     // Each direction has a slot, and as much of the device.
     let mut rig = Rig::new(ground, bytes, bytes, BedOptions::default())?;
+    if let Some(failure) = rig.why_not(CopyPath::Memcpy) {
+        ground.tell(&row(json!({"failure": failure})))?;
+        return Ok(Outcome::Done);
+    }
     let addresses = [rig.address, rig.bed.allocate(bytes).address()];
     let memory = rig.bed.host();
     let engine = rig.bed.engine();

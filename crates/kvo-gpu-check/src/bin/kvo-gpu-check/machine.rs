@@ -66,7 +66,7 @@ fn facts(driver: &DriverFacts, device: &DeviceFacts) -> serde_json::Value {
         "numa_node": device.numa_node,
         "takes_host_pointers": device.takes_host_pointers,
         "kvo_version": env!("CARGO_PKG_VERSION"),
-        "kvo_commit": option_env!("KVO_COMMIT"),
+        "kvo_commit": option_env!("KVO_COMMIT").filter(|commit| !commit.is_empty()),
         "cpus": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
         "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
     })

@@ -13,8 +13,9 @@ use crate::{
 
 /// Bytes of a slot, which no copy crosses.
 const SLOT_BYTES: u64 = 4 << 20;
-/// Copies that are worth a launch of the kernel.
+/// Copies that are worth a launch of the kernel, and bytes that one has at most here.
 const KERNEL_COPIES: u64 = 16;
+const LAUNCH_BYTES: u64 = 32 << 20;
 
 /// One place of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +36,14 @@ pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
 /// All points of a way; a row each.
 pub(crate) fn measure(ground: &mut Ground, path: CopyPath) -> anyhow::Result<()> {
     let total = total(ground, path);
+    let options = BedOptions { path: Some(path), ..BedOptions::default() };
     // The kernel is taken for sixteen copies that are put on the queue at once, whatever their length.
-    let (quantum_bytes, window_bytes) =
-        if path == CopyPath::Kernel { (32 << 20, 64 << 20) } else { (8 << 20, 32 << 20) };
-    let slot_bytes = SLOT_BYTES.min(total);
-    let options = BedOptions { path: Some(path), quantum_bytes, window_bytes, ..BedOptions::default() };
-    let mut rig = Rig::new(ground, total, slot_bytes, options)?;
+    let mut rig = if path == CopyPath::Kernel {
+        let options = BedOptions { quantum_bytes: LAUNCH_BYTES, window_bytes: 2 * LAUNCH_BYTES, ..options };
+        Rig::new(ground, total, SLOT_BYTES.min(total), options)?.with_transfers(LAUNCH_BYTES.min(total))
+    } else {
+        Rig::new(ground, total, SLOT_BYTES.min(total), options)?
+    };
     if let Some(why) = rig.why_not(path) {
         return ground.tell(&row(json!({"path": path_name(path), "skipped": why})));
     }
@@ -58,7 +61,7 @@ pub(crate) fn measure(ground: &mut Ground, path: CopyPath) -> anyhow::Result<()>
 
 /// Bytes that a point copies. A model interprets the kernel, byte by byte.
 fn total(ground: &Ground, path: CopyPath) -> u64 {
-    ground.pick(128 << 20, 64 << 20, if path == CopyPath::Kernel { 256 << 10 } else { 8 << 20 })
+    ground.pick(256 << 20, 64 << 20, if path == CopyPath::Kernel { 256 << 10 } else { 8 << 20 })
 }
 
 fn lengths(ground: &Ground) -> Vec<u64> {
@@ -72,9 +75,9 @@ fn is_taken(path: CopyPath, scatter: Scatter, bytes: u64, total: u64) -> bool {
         CopyPath::Memcpy | CopyPath::Batch => bytes * 4 <= total,
         CopyPath::Rows => scatter == Scatter::Steps && bytes * 4 <= total,
         CopyPath::Kernel if scatter == Scatter::Coalesced => {
-            (16 * bytes).min(SLOT_BYTES) * KERNEL_COPIES <= total.min(32 << 20)
+            (16 * bytes).min(SLOT_BYTES) * KERNEL_COPIES <= total.min(LAUNCH_BYTES)
         }
-        CopyPath::Kernel => bytes * KERNEL_COPIES <= total.min(32 << 20),
+        CopyPath::Kernel => bytes * KERNEL_COPIES <= total.min(LAUNCH_BYTES),
     }
 }
 
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_way_is_measured_where_the_device_takes_it() {
-        let total = 128 << 20;
+        let total = 256 << 20;
         assert!(is_taken(CopyPath::Memcpy, Scatter::Coalesced, 2 << 20, total));
         assert!(is_taken(CopyPath::Kernel, Scatter::Scattered, 2 << 20, total));
         assert!(!is_taken(CopyPath::Kernel, Scatter::Coalesced, 2 << 20, total), "eight to a launch");

@@ -9,7 +9,8 @@ use crate::{
 };
 
 /// What every distribution with glibc has: glibc's own, and the unwinder of GCC.
-const LIBRARIES: [&str; 4] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
+const LIBRARIES: [&str; 5] =
+    ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"];
 
 pub(crate) fn run(file: &Path, newest: Glibc) -> anyhow::Result<ExitCode> {
     let needs = elf::needs(file)?;

@@ -32,6 +32,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let dir = args.out.clone().unwrap_or_else(|| PathBuf::from(dir_name(&machine)));
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let file = RowFile::create(&dir.join("rows.jsonl"))?;
+    let log = dir.join("log.txt");
+    File::create(&log).with_context(|| log.display().to_string())?;
     let mut run = Run { args, dir, file, machine: machine.clone(), has_failed: false };
     println!("{}", table::machine(&machine));
     run.add(Section::Machine, machine)?;
