@@ -106,8 +106,7 @@ pub(crate) fn gpu_check(options: &Options) -> Result<i32, Failure> {
     match &options.run {
         Run::Not => Ok(0),
         Run::Model(arguments) => run_model(&program, arguments),
-        Run::Here(arguments) => match ended(program_with(&program, arguments).env_remove("LD_LIBRARY_PATH"))?
-        {
+        Run::Here(arguments) => match ended(&mut program_with(&program, arguments))? {
             NO_DEVICE_STATUS => {
                 println!("the driver for tests stands in: what follows is a model");
                 run_model(&program, arguments)
@@ -144,11 +143,12 @@ fn run_model(program: &Path, arguments: &[OsString]) -> Result<i32, Failure> {
     ended(program_with(program, arguments).env("LD_LIBRARY_PATH", fake))
 }
 
-/// The program, with its results below `target` unless its arguments say where.
+/// The program, with its results below `target` unless its arguments say where, or that nothing is run.
 fn program_with(program: &Path, arguments: &[OsString]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
-    if !arguments.iter().any(|argument| argument == "--out") {
+    let is_run = arguments.first().is_none_or(|first| first.as_encoded_bytes().starts_with(b"-"));
+    if is_run && !arguments.iter().any(|argument| argument == "--out") {
         command.arg("--out").arg(target().join("gpu-check-results"));
     }
     command

@@ -8,6 +8,7 @@ use kvo_gpu_check::{BedMaker, BedOptions};
 use serde_json::json;
 
 use crate::{
+    conformance,
     ground::{Ground, Outcome},
     helper::{self, What},
     identity, matrix, program,
@@ -30,6 +31,7 @@ pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
     ground.tell(&told)?;
     if is_good {
         identity::try_path(ground, CopyPath::Batch)?;
+        conformance::with_batches(ground)?;
         matrix::measure(ground, CopyPath::Batch)?;
     }
     Ok(Outcome::Done)

@@ -27,15 +27,16 @@ struct Case {
     name: &'static str,
     /// Whether the device is broken afterwards, and the process with it.
     kills: bool,
+    /// Whether its copies go in batches, which break some drivers: it runs in that section.
     needs_batches: bool,
     run: Run,
 }
 
-// ---- The one place where the suite comes in: its cases, in its order. ----
+// ---- The one place where the suite comes in: those of its cases that run on a GPU, in its order. ----
 fn cases() -> Vec<Case> {
     Vec::new()
 }
-// --------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------
 
 pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
     let cases = cases();
@@ -43,27 +44,39 @@ pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Skipped("this program was built without a suite".to_owned()));
     }
     let beds = ground.beds();
-    for case in cases {
+    for case in cases.iter().filter(|case| !case.needs_batches) {
         if !ground.has_time() {
             continue;
         }
         // A process that hangs, or is killed, has said where.
         eprintln!("case {}", case.name);
-        let outcome = if case.needs_batches {
-            ground.tell(&row(json!({"case": case.name, "skipped": "it needs batches"})))?;
-            continue;
-        } else if case.kills {
-            helper::ask(What::Case, ground.ordinal, Some(case.name), TIMEOUT).map(|_| ())
-        } else {
-            caught(&case, &beds)
-        };
-        let mut told = row(json!({"case": case.name}));
-        if let Err(failure) = outcome {
-            told.insert("failure".to_owned(), json!(failure));
-        }
-        ground.tell(&told)?;
+        let ran = if case.kills { by_helper(ground, case) } else { caught(case, &beds) };
+        tell(ground, case, ran)?;
     }
     Ok(Outcome::Done)
+}
+
+/// Those cases that need batches, each in a process of its own. For the section of that name.
+pub(crate) fn with_batches(ground: &mut Ground) -> anyhow::Result<()> {
+    for case in cases().iter().filter(|case| case.needs_batches) {
+        if ground.has_time() {
+            let ran = by_helper(ground, case);
+            tell(ground, case, ran)?;
+        }
+    }
+    Ok(())
+}
+
+fn tell(ground: &mut Ground, case: &Case, ran: Result<(), String>) -> anyhow::Result<()> {
+    let mut told = row(json!({"case": case.name}));
+    if let Err(failure) = ran {
+        told.insert("failure".to_owned(), json!(failure));
+    }
+    ground.tell(&told)
+}
+
+fn by_helper(ground: &Ground, case: &Case) -> Result<(), String> {
+    helper::ask(What::Case, ground.ordinal, Some(case.name), TIMEOUT).map(|_| ())
 }
 
 /// A case in the process of a helper.

@@ -17,6 +17,9 @@ pub(crate) const BROKEN: u8 = 2;
 /// Exit status: there is no device.
 pub(crate) const NO_DEVICE: u8 = 3;
 
+/// How long a killed process is waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -65,18 +68,28 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Timeout) => return kill(&mut child, timeout),
         }
     }
-    while Instant::now() < deadline {
+    match ended(&mut child, deadline)? {
+        Some(status) => Ok(End::Status(status)),
+        None => kill(&mut child, timeout),
+    }
+}
+
+fn ended(child: &mut Child, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
+    loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(End::Status(status));
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    kill(&mut child, timeout)
 }
 
+/// Kills it, and leaves it to itself if the driver does not let go of it.
 fn kill(child: &mut Child, after: Duration) -> anyhow::Result<End> {
     child.kill()?;
-    child.wait()?;
+    ended(child, Instant::now() + GRACE)?;
     Ok(End::Killed(after))
 }
 

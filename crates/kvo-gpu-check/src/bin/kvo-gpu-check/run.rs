@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
+    io::Write,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -81,10 +82,12 @@ impl Run<'_> {
             command.args(["--inject", how.get_name()]);
         }
         command.stderr(log(&self.dir)?);
-        let mut last = None;
+        let (mut last, mut log) = (None, log(&self.dir)?);
         let end = program::run(command, time + time.clamp(*SLACK.start(), *SLACK.end()), |line| {
-            let row: Row =
-                serde_json::from_str(line).with_context(|| format!("a row that is none: {line}"))?;
+            // A driver may print too.
+            let Ok(row) = serde_json::from_str::<Row>(line) else {
+                return writeln!(log, "{line}").context("the log");
+            };
             if row.contains_key("outcome") {
                 last = Some(row);
                 return Ok(());
@@ -141,7 +144,7 @@ fn machine(args: &RunArgs) -> anyhow::Result<Row> {
     command.args(["section", "machine", "--device", &args.device.to_string()]);
     let mut found: Vec<Row> = Vec::new();
     let end = program::run(command, Duration::from_secs(args.budget.into()), |line| {
-        found.push(serde_json::from_str(line).with_context(|| format!("a row that is none: {line}"))?);
+        found.extend(serde_json::from_str::<Row>(line));
         Ok(())
     })?;
     match found.into_iter().next() {
