@@ -33,17 +33,17 @@ struct Case {
 }
 
 // ---- The one place where the suite comes in: those of its cases that run on a GPU, in its order. ----
-fn cases() -> Vec<Case> {
+fn cases(_beds: &CudaBeds) -> Vec<Case> {
     Vec::new()
 }
 // -----------------------------------------------------------------------------------------------------
 
 pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
-    let cases = cases();
+    let beds = ground.beds();
+    let cases = cases(&beds);
     if cases.is_empty() {
         return Ok(Outcome::Skipped("this program was built without a suite".to_owned()));
     }
-    let beds = ground.beds();
     for case in cases.iter().filter(|case| !case.needs_batches) {
         if !ground.has_time() {
             continue;
@@ -58,7 +58,7 @@ pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
 
 /// Those cases that need batches, each in a process of its own. For the section of that name.
 pub(crate) fn with_batches(ground: &mut Ground) -> anyhow::Result<()> {
-    for case in cases().iter().filter(|case| case.needs_batches) {
+    for case in cases(&ground.beds()).iter().filter(|case| case.needs_batches) {
         if ground.has_time() {
             let ran = by_helper(ground, case);
             tell(ground, case, ran)?;
@@ -81,9 +81,9 @@ fn by_helper(ground: &Ground, case: &Case) -> Result<(), String> {
 
 /// A case in the process of a helper.
 pub(crate) fn case(ordinal: u32, name: &str) -> anyhow::Result<Value> {
-    let case = cases().into_iter().find(|case| case.name == name);
-    let case = case.with_context(|| format!("there is no case {name}"))?;
     let beds = CudaBeds::new("a helper's", ordinal, machine::is_model().0);
+    let case = cases(&beds).into_iter().find(|case| case.name == name);
+    let case = case.with_context(|| format!("there is no case {name}"))?;
     match caught(&case, &beds) {
         Ok(()) => Ok(json!({})),
         Err(failure) => bail!(failure),
