@@ -63,7 +63,11 @@ fn tell(
         "demand_bytes": DEMAND_BYTES,
         "at_limit_s": at_limit_s,
     }));
-    latency.put(&mut told, "latency_s");
+    if latency.is_empty() {
+        told.insert("skipped".to_owned(), json!("the prefetches were over before a load was"));
+    } else {
+        latency.put(&mut told, "latency_s");
+    }
     ground.tell(&told)
 }
 

@@ -103,6 +103,10 @@ impl Rounds {
         self.0.sort_by(f64::total_cmp);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The middle one; 0 of none.
     pub(crate) fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(0.0)
