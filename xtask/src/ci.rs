@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance, counts, cuda_features, fuzz,
+    bench, conformance, counts, cuda_features, fuzz, gpu_check,
     process::{cargo, workspace},
     ptx, tidy,
 };
@@ -60,7 +60,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 17] = [
+    let steps: [(&str, Step); 18] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("ptx", compiled),
@@ -78,6 +78,7 @@ pub(crate) fn run() -> ExitCode {
         ("benches, again", again),
         ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
         ("fuzz", fuzzed),
+        ("gpu-check", checked),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),
     ];
@@ -148,6 +149,16 @@ fn counted() -> Outcome {
     match counts::count(counts::Mode::Check) {
         Ok(()) => Outcome::Passed,
         Err(failure @ counts::Failure::NoValgrind) => Outcome::Skipped(failure.to_string()),
+        Err(failure) => Outcome::Failed(failure.to_string()),
+    }
+}
+
+/// The folder for machines with a GPU, and a short run of it on the driver for tests.
+fn checked() -> Outcome {
+    let run = gpu_check::Run::Model(vec!["--quick".into()]);
+    match gpu_check::gpu_check(&gpu_check::Options { out: None, run }) {
+        Ok(0) => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("it ended with status {status}")),
         Err(failure) => Outcome::Failed(failure.to_string()),
     }
 }

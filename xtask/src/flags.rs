@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::{counts::Mode, fuzz, ptx};
+use crate::{counts::Mode, fuzz, gpu_check, ptx};
 
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
@@ -23,9 +23,14 @@ cargo xtask TASK
   fuzz [--target T] [--seconds N] [FILE...]
                      Fuzzes what the store reads from disk, by default every target for a minute: superblock, header,
                      order, record, recovery, store. Needs a C++ compiler. With files it runs these once, of one target.
+  gpu-check [--out DIR] [--run|--model [MORE]]
+                     Builds a folder, target/gpu-check, that checks kvo on a machine with a GPU and no toolchain. With
+                     --run it is run here, on the driver that there is, or else on the one for tests, a model; with
+                     --model on that one. `cargo xtask gpu-check --run --help` lists the program's own flags.
   ptx [--check]      Compiles the kernels to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
                      --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
-  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, counts.
+  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, the GPU
+                     check on a model, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   cuda-features [--all]
                      Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
@@ -47,6 +52,7 @@ pub(crate) enum Task {
     Conformance(OsString),
     Counts(Mode),
     Fuzz(fuzz::Options),
+    GpuCheck(gpu_check::Options),
     /// Whether every version is tried.
     CudaFeatures(bool),
     Ptx(ptx::Mode),
@@ -67,6 +73,7 @@ impl Task {
             Some("tidy") => none(&name, &rest).map(|()| Self::Tidy),
             Some("counts") => counts_mode(&rest).map(Self::Counts),
             Some("fuzz") => fuzz_options(rest).map(Self::Fuzz),
+            Some("gpu-check") => gpu_check::Options::parse(rest).map(Self::GpuCheck),
             Some("cuda-features") => match rest.as_slice() {
                 [] => Ok(Self::CudaFeatures(false)),
                 [flag] if flag == "--all" => Ok(Self::CudaFeatures(true)),
@@ -145,6 +152,7 @@ fn none(task: &OsString, arguments: &[OsString]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu_check::Run;
 
     fn parse(arguments: &[&str]) -> Result<Task, String> {
         Task::parse(arguments.iter().map(OsString::from))
@@ -174,6 +182,15 @@ mod tests {
         assert_eq!(parse(&["fuzz"]), fuzz(None, 60, &[]));
         assert_eq!(parse(&["fuzz", "--seconds", "10", "--target", "store"]), fuzz(Some("store"), 10, &[]));
         assert_eq!(parse(&["fuzz", "--target", "record", "a", "b"]), fuzz(Some("record"), 60, &["a", "b"]));
+        let gpu_check = |out: Option<&str>, run| {
+            Ok(Task::GpuCheck(gpu_check::Options { out: out.map(OsString::from), run }))
+        };
+        assert_eq!(parse(&["gpu-check"]), gpu_check(None, Run::Not));
+        assert_eq!(parse(&["gpu-check", "--out", "d"]), gpu_check(Some("d"), Run::Not));
+        let more = vec!["--quick".into(), "--out".into(), "r".into()];
+        let given = ["gpu-check", "--out", "d", "--run", "--quick", "--out", "r"];
+        assert_eq!(parse(&given), gpu_check(Some("d"), Run::Here(more)));
+        assert_eq!(parse(&["gpu-check", "--model"]), gpu_check(None, Run::Model(vec![])));
         assert_eq!(parse(&["bench"]), Ok(Task::Bench(vec![])));
         assert_eq!(parse(&["bench", "replay", "-h"]), Ok(Task::Bench(vec!["replay".into(), "-h".into()])));
     }
@@ -198,6 +215,11 @@ mod tests {
         check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds and files, but got \"--fast\"");
         check_misuse(&["fuzz", "a"], "fuzz runs files of one target: name it");
         check_misuse(&["cuda-features", "--al"], "cuda-features takes --all, but got \"--al\"");
+        check_misuse(
+            &["gpu-check", "--quick"],
+            "gpu-check takes --out, --run and --model, but got \"--quick\"",
+        );
+        check_misuse(&["gpu-check", "--out"], "--out takes a directory");
         check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");

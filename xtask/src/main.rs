@@ -9,6 +9,7 @@ mod counts;
 mod cuda_features;
 mod flags;
 mod fuzz;
+mod gpu_check;
 mod process;
 mod ptx;
 mod tidy;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Task::Conformance(dir) => conformance::run(&dir),
         Task::Counts(mode) => counts::run(mode),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::GpuCheck(options) => gpu_check::run(&options),
         Task::CudaFeatures(is_all) => cuda_features::run(is_all),
         Task::Ptx(mode) => ptx::run(mode),
         Task::SoakNvme(arguments) => bench::soak(arguments),

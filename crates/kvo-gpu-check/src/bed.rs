@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
-use kvo_core::{DeviceBackend, DeviceSpan, EventHandle, HostMemory, StreamHandle};
+use kvo_core::{DeviceBackend, DeviceSpan, EventHandle, HostMemory, SlotId, StreamHandle};
 use kvo_cpu::{HostRegion, RegionOptions};
 use kvo_cuda::CopyPath;
 
@@ -19,6 +19,8 @@ pub struct BedOptions {
     pub num_slots: u32,
     /// Bytes of a slot.
     pub slot_bytes: usize,
+    /// Whether the slots are poisoned. If not, they have no pages until the device, or a copy, gives them some.
+    pub is_poisoned: bool,
     /// Transfers that may be submitted and not yet polled.
     pub inflight_max: usize,
     /// Bytes of a direction that are on the device's own queue at most, where it has one.
@@ -37,6 +39,7 @@ impl Default for BedOptions {
         Self {
             num_slots: 16,
             slot_bytes: 64 << 10,
+            is_poisoned: true,
             inflight_max: 64,
             window_bytes: 32 << 20,
             quantum_bytes: 8 << 20,
@@ -47,7 +50,7 @@ impl Default for BedOptions {
 }
 
 impl BedOptions {
-    /// Poisoned host memory.
+    /// The host memory.
     pub(crate) fn host(&self) -> Arc<HostRegion> {
         let options = RegionOptions {
             huge_pages: false,
@@ -55,7 +58,7 @@ impl BedOptions {
             ..RegionOptions::new(self.num_slots, self.slot_bytes)
         };
         let region = HostRegion::anonymous(&options).unwrap_or_else(|error| panic!("host memory: {error}"));
-        for slot in (0..self.num_slots).map(kvo_core::SlotId) {
+        for slot in (0..self.num_slots).filter(|_| self.is_poisoned).map(SlotId) {
             region
                 .with_write(slot, &mut |bytes| bytes.fill(POISON))
                 .unwrap_or_else(|error| panic!("a fresh slot: {error}"));

@@ -13,7 +13,7 @@ use kvo_cpu::HostRegion;
 use kvo_cuda::{BatchUse, CopyPath, CudaDevice, CudaOptions, PathTable, TableSource};
 
 pub use self::{
-    engine::{CudaEngine, EventId, StreamId},
+    engine::{CudaEngine, EventId, LentId, StreamId},
     raw::EngineError,
     worker::{CudaWorker, WorkerError, is_model},
 };
@@ -44,6 +44,19 @@ impl CudaBeds {
     #[must_use]
     pub fn watched(self, watch: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
         Self { watch: Arc::new(watch), ..self }
+    }
+
+    /// A bed, as more than a [`TestBed`].
+    ///
+    /// # Panics
+    /// As [`make`](BedMaker::make).
+    pub fn make_cuda(&self, options: &BedOptions) -> CudaBed {
+        let host = options.host();
+        let memory: Arc<dyn StableMemory> = host.clone();
+        let engine = CudaEngine::new(self.ordinal).unwrap_or_else(|error| panic!("{error}"));
+        let device = CudaDevice::new(self.device_options(options), memory);
+        let device = device.unwrap_or_else(|error| panic!("{error}"));
+        CudaBed { device, engine, host, watch: Arc::clone(&self.watch) }
     }
 
     /// How the device of a bed is made.
@@ -92,12 +105,7 @@ impl BedMaker for CudaBeds {
     }
 
     fn make(&self, options: &BedOptions) -> Box<dyn TestBed> {
-        let host = options.host();
-        let memory: Arc<dyn StableMemory> = host.clone();
-        let engine = CudaEngine::new(self.ordinal).unwrap_or_else(|error| panic!("{error}"));
-        let device = CudaDevice::new(self.device_options(options), memory);
-        let device = device.unwrap_or_else(|error| panic!("{error}"));
-        Box::new(CudaBed { device, engine, host, watch: Arc::clone(&self.watch) })
+        Box::new(self.make_cuda(options))
     }
 
     fn complaints(&self) -> Vec<String> {
@@ -131,6 +139,11 @@ impl CudaBed {
     /// The device, as more than a backend.
     pub fn cuda(&self) -> &CudaDevice {
         &self.device
+    }
+
+    /// The engine beside it.
+    pub fn engine(&mut self) -> &mut CudaEngine {
+        &mut self.engine
     }
 }
 

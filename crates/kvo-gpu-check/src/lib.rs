@@ -41,7 +41,8 @@ mod suite;
 pub use crate::{
     bed::{BedMaker, BedOptions, Hold, TestBed},
     cuda::{
-        CudaBed, CudaBeds, CudaEngine, CudaWorker, EngineError, EventId, StreamId, WorkerError, is_model,
+        CudaBed, CudaBeds, CudaEngine, CudaWorker, EngineError, EventId, LentId, StreamId, WorkerError,
+        is_model,
     },
     host::{HostBed, HostBeds},
     pattern::{byte, pattern},

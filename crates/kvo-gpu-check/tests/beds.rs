@@ -1,6 +1,6 @@
 //! Both beds do what a bed says, before anything is tried on them.
 
-use kvo_core::{ComputePoint, CopyOp, HostMemory, SlotId, Transfer, TransferClass};
+use kvo_core::{ComputePoint, CopyOp, Direction, HostMemory, SlotId, Transfer, TransferClass};
 use kvo_fakecuda::FakeDriver;
 use kvo_gpu_check::{BedMaker, BedOptions, CudaBeds, HostBeds, TestBed, pattern};
 
@@ -76,6 +76,33 @@ fn a_store_comes_to_the_byte(bed: &mut dyn TestBed) {
 #[test]
 fn a_device_in_host_memory_has_a_bed() {
     check(&HostBeds);
+}
+
+#[test]
+fn an_engine_copies_to_and_from_slots_that_are_lent_to_it() {
+    let _fake = FakeDriver::load().expect("cargo builds the library for this test").exclusive();
+    let beds = CudaBeds::new("the fake driver", 0, true);
+    let mut bed = beds.make_cuda(&BedOptions { is_poisoned: false, ..BedOptions::default() });
+    let (span, host) = (bed.allocate(8192), bed.host());
+    bed.write(span.address(), &pattern(4, 8192));
+    let engine = bed.engine();
+    let stream = engine.create_stream().unwrap();
+    let lent = engine.lend(host.clone(), SlotId(2)).unwrap();
+    assert!(engine.lend(host.clone(), SlotId(2)).is_err(), "it is lent already");
+    assert!(host.with_read(SlotId(2), &mut |_| ()).is_err());
+    engine.copy(stream, Direction::Store, span.address(), (lent, 64), 4096).unwrap();
+    engine.copy(stream, Direction::Load, span.address() + 4096, (lent, 64), 4096).unwrap();
+    assert!(engine.copy(stream, Direction::Load, span.address(), (lent, (64 << 10) - 8), 16).is_err());
+    assert!(engine.copy(stream, Direction::Load, span.address() + 8190, (lent, 0), 16).is_err());
+    engine.give_back().unwrap();
+    host.with_read(SlotId(2), &mut |slot| {
+        assert_eq!(slot[64..64 + 4096], pattern(4, 4096));
+        assert!(slot[..64].iter().all(|byte| *byte == 0), "not poisoned, as it was asked");
+    })
+    .unwrap();
+    let mut found = vec![0; 4096];
+    bed.read(span.address() + 4096, &mut found);
+    assert_eq!(found, pattern(4, 4096));
 }
 
 #[test]

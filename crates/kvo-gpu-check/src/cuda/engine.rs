@@ -1,8 +1,9 @@
 //! An engine's side of a GPU.
 
-use std::{collections::BTreeMap, ffi::CString, time::Duration};
+use std::{collections::BTreeMap, ffi::CString, sync::Arc, time::Duration};
 
 use crossbeam_channel::bounded;
+use kvo_core::{Direction, SlotId, StableMemory, WriteClaim};
 use kvo_cuda::{Probe, probe};
 
 use super::{
@@ -30,6 +31,10 @@ pub struct StreamId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId(usize);
 
+/// A slot that is lent to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentId(usize);
+
 /// Memory, streams, events and kernels on a GPU: what an engine has, and lends to a device of kvo's. It shares the
 /// device's primary context, as engines do.
 ///
@@ -47,6 +52,8 @@ pub struct CudaEngine {
     /// What uploads on a stream are read from, where there were any.
     pub(super) stagings: BTreeMap<StreamId, Staging>,
     events: Vec<raw::Event>,
+    /// With their lengths.
+    lent: Vec<(WriteClaim, u64)>,
     fill: raw::Function,
     check: raw::Function,
     spin: raw::Function,
@@ -79,9 +86,9 @@ impl CudaEngine {
         let ptx = CString::new(PTX).expect("a text of a compiler has no zero");
         let names = [c"kvo_engine_fill", c"kvo_engine_check", c"kvo_engine_spin"];
         let (module, [fill, check, spin]) = raw::load(&ptx, names)?;
-        let (streams, events) = (Vec::new(), Vec::new());
+        let (streams, events, lent) = (Vec::new(), Vec::new(), Vec::new());
         let (allocations, stagings) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { ordinal, allocations, streams, stagings, events, fill, check, spin, module, context })
+        Ok(Self { ordinal, allocations, streams, stagings, events, lent, fill, check, spin, module, context })
     }
 
     /// Which device it is on.
@@ -115,6 +122,45 @@ impl CudaEngine {
     pub fn download(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
         self.own(address, bytes.len() as u64)?;
         raw::download(address, bytes)
+    }
+
+    /// Claims a slot of host memory, for plain copies of the engine's own, until it is [given
+    /// back](Self::give_back). Copies are fast only if a device has registered that memory.
+    pub fn lend(&mut self, memory: Arc<dyn StableMemory>, slot: SlotId) -> Result<LentId, EngineError> {
+        let bytes = memory.slot_bytes() as u64;
+        let claim =
+            WriteClaim::new(memory, slot).map_err(|_| EngineError::NotLent { slot: slot.0, bytes })?;
+        self.lent.push((claim, bytes));
+        Ok(LentId(self.lent.len() - 1))
+    }
+
+    /// Gives all lent slots back, after all work that is on any stream. Their names mean nothing then.
+    pub fn give_back(&mut self) -> Result<(), EngineError> {
+        self.context.enter()?;
+        self.streams.iter().try_for_each(|stream| raw::synchronize(stream.stream))?;
+        self.lent.clear();
+        Ok(())
+    }
+
+    /// Puts a plain copy between a lent slot, from `offset` on, and memory of the engine's on a stream.
+    pub fn copy(
+        &mut self,
+        stream: StreamId,
+        direction: Direction,
+        address: u64,
+        (lent, offset): (LentId, u64),
+        bytes: u64,
+    ) -> Result<(), EngineError> {
+        self.own(address, bytes)?;
+        let (claim, slot_bytes) = &mut self.lent[lent.0];
+        let refused = EngineError::NotLent { slot: claim.slot().0, bytes };
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= *slot_bytes);
+        let (Ok(from), Ok(length), true) = (usize::try_from(offset), usize::try_from(bytes), is_inside)
+        else {
+            return Err(refused);
+        };
+        let host = claim.as_mut_ptr().wrapping_add(from);
+        raw::copy(direction, address, host, length, self.streams[stream.0].stream)
     }
 
     /// Makes a stream that is ordered against no other.
@@ -260,6 +306,10 @@ impl CudaEngine {
 impl Drop for CudaEngine {
     /// Waits until all work of the engine is over, unless the device is broken.
     fn drop(&mut self) {
+        if self.give_back().is_err() {
+            // Nobody can say whether the device still touches them.
+            std::mem::forget(std::mem::take(&mut self.lent));
+        }
         if self.context.enter().is_err() {
             return;
         }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use cudarc::driver::{DriverError, result, sys};
+use kvo_core::Direction;
 use kvo_cuda::DriverCode;
 
 use crate::bed::POISON;
@@ -40,6 +41,14 @@ pub enum EngineError {
         /// The first.
         address: u64,
         /// How many.
+        bytes: u64,
+    },
+    /// A slot could not be claimed, or is shorter than that.
+    #[error("{bytes} bytes of slot {slot} cannot be lent to the engine")]
+    NotLent {
+        /// The slot.
+        slot: u32,
+        /// How many bytes of it.
         bytes: u64,
     },
 }
@@ -160,6 +169,30 @@ pub(super) fn upload_on(
     // SAFETY: the engine has checked that the bytes on the device are its own; it keeps the pinned ones as they are, and
     // frees them, when the stream was waited for.
     outcome("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(address, part, stream) })
+}
+
+/// Puts a copy between `bytes` bytes of a claimed slot, from `host` on, and as many of one allocation on a stream.
+pub(super) fn copy(
+    direction: Direction,
+    address: u64,
+    host: *mut u8,
+    bytes: usize,
+    stream: Stream,
+) -> Result<(), EngineError> {
+    let host = host.cast::<c_void>();
+    match direction {
+        Direction::Load => {
+            // SAFETY: both sides are as long as the engine has checked, and it keeps its claim of the slot until all
+            // on its streams is over.
+            let put = unsafe { sys::cuMemcpyHtoDAsync_v2(address, host, bytes, stream) };
+            outcome("cuMemcpyHtoDAsync", put.result())
+        }
+        Direction::Store => {
+            // SAFETY: as above; the claim is for writing.
+            let put = unsafe { sys::cuMemcpyDtoHAsync_v2(host, address, bytes, stream) };
+            outcome("cuMemcpyDtoHAsync", put.result())
+        }
+    }
 }
 
 /// A stream that is not ordered against the default one.
