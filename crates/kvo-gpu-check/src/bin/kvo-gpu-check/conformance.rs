@@ -1,12 +1,14 @@
 //! `conformance`: what every device must do, case by case. A case that breaks its device has a process of its own.
 
 use std::{
+    fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
 use anyhow::{Context, bail};
-use kvo_gpu_check::{BedMaker, CudaBeds};
+use kvo_cuda::CopyPath;
+use kvo_gpu_check::{BedMaker, CudaBeds, Traffic};
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,12 +21,15 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Random transfers by one way of copies; and on a model, whose compute is interpreted.
+const TRANSFERS: (u64, u64) = (20_000, 200);
+
 /// What a case does; `Err` says what is not as it must be.
 type Run = Box<dyn Fn(&dyn BedMaker) -> Result<(), String>>;
 
 /// A case as it is run here.
 struct Case {
-    name: &'static str,
+    name: String,
     /// Whether the device is broken afterwards, and the process with it.
     kills: bool,
     /// Whether its copies go in batches, which break some drivers: it runs in that section.
@@ -32,24 +37,40 @@ struct Case {
     run: Run,
 }
 
-// ---- The one place where the suite comes in: those of its cases that run on a GPU, in its order. ----
+/// All that a device is held to: the suite, random traffic by each way of copies, and devices with a defect, on which a case
+/// must fail.
 fn cases(beds: &CudaBeds) -> Vec<Case> {
-    let cases = kvo_gpu_check::cases().into_iter().filter(|case| case.runs_on(beds));
-    let case = |case: kvo_gpu_check::Case| Case {
-        name: case.name,
+    let suite = kvo_gpu_check::cases().into_iter().filter(|case| case.runs_on(beds)).map(|case| Case {
+        name: case.name.to_owned(),
         kills: case.kills,
         needs_batches: case.needs_batches,
-        run: Box::new(move |maker| case.run(maker).map_err(|failure| failure.to_string())),
-    };
-    cases.map(case).collect()
+        run: Box::new(move |maker| case.run(maker).map_err(words)),
+    });
+    let transfers = if beds.is_model() { TRANSFERS.1 } else { TRANSFERS.0 };
+    let traffic = beds.paths().into_iter().map(move |path| Case {
+        name: path.map_or_else(
+            || format!("{transfers} random transfers"),
+            |path| format!("{transfers} random transfers by {path:?}").to_lowercase(),
+        ),
+        kills: false,
+        needs_batches: path == Some(CopyPath::Batch),
+        run: Box::new(move |maker| Traffic::new(transfers).run_by(maker, path).map(drop).map_err(words)),
+    });
+    let controls = kvo_gpu_check::controls().into_iter().map(|control| Case {
+        name: format!("control: with {:?}, {} fails", control.defect, control.case),
+        kills: control.kills(),
+        needs_batches: false,
+        run: Box::new(move |maker| control.run(maker).map_err(words)),
+    });
+    suite.chain(traffic).chain(controls).collect()
 }
-// -----------------------------------------------------------------------------------------------------
+
+fn words(failure: impl Display) -> String {
+    failure.to_string()
+}
 
 pub(crate) fn run(ground: &mut Ground) -> anyhow::Result<Outcome> {
     let cases = cases(&ground.beds());
-    if cases.is_empty() {
-        return Ok(Outcome::Skipped("this program was built without a suite".to_owned()));
-    }
     let beds = ground.beds();
     for case in cases.iter().filter(|case| !case.needs_batches) {
         if !ground.has_time() {
@@ -83,7 +104,7 @@ fn tell(ground: &mut Ground, case: &Case, ran: Result<(), String>) -> anyhow::Re
 }
 
 fn by_helper(ground: &Ground, case: &Case) -> Result<(), String> {
-    helper::ask(What::Case, ground.ordinal, Some(case.name), TIMEOUT).map(|_| ())
+    helper::ask(What::Case, ground.ordinal, Some(&case.name), TIMEOUT).map(|_| ())
 }
 
 /// A case in the process of a helper.
