@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use kvo_core::{HostMemory, RequestId};
+use kvo_core::{BlockHash, BlockId, GroupIdx, HostMemory, RequestId};
 use kvo_cuda::{HostDevice, HostDeviceOptions};
 
 mod blocks;
@@ -110,8 +110,11 @@ impl<O: Offload> Engine<O> {
         mut offload: O,
     ) -> Result<Self, EngineError> {
         options.check()?;
-        let device_options =
-            HostDeviceOptions { detect_races: options.detect_races, ..HostDeviceOptions::default() };
+        let device_options = HostDeviceOptions {
+            link: options.link,
+            detect_races: options.detect_races,
+            ..HostDeviceOptions::default()
+        };
         let mut device = HostDevice::new(device_options, host)?;
         let (block_tokens, num_blocks) = (options.block_tokens, options.num_blocks);
         let caches =
@@ -120,6 +123,7 @@ impl<O: Offload> Engine<O> {
         offload.attach(&caches)?;
         let groups = Groups::new(caches.groups(), block_tokens, num_blocks, options.block_seed);
         let forward = Forward::new(Arc::clone(&model), Arc::clone(&caches), options.threads)?;
+        let copies = Copies::new(options.step_timeout);
         Ok(Self {
             offload,
             model,
@@ -128,7 +132,7 @@ impl<O: Offload> Engine<O> {
             caches,
             groups,
             forward,
-            copies: Copies::default(),
+            copies,
             events: OffloadEvents::default(),
             requests: BTreeMap::new(),
             next_request: 0,
@@ -265,9 +269,8 @@ impl<O: Offload> Engine<O> {
             finished: &self.finished,
         });
         self.finished.clear();
-        let (device, timeout) = (&mut self.device, self.options.step_timeout);
-        let (offload, events) = (&mut self.offload, &mut self.events);
-        self.copies.wait_for(device, &plan.wait_for, timeout, offload, events)?;
+        let (device, offload, events) = (&mut self.device, &mut self.offload, &mut self.events);
+        self.copies.wait_for(device, &plan.wait_for, offload, events)?;
         let mut layered = Vec::new();
         if !plan.loads.is_empty() {
             let stream = device.compute().handle();
@@ -281,8 +284,7 @@ impl<O: Offload> Engine<O> {
 
     /// Launches the step's compute, each layer behind what is loaded for it.
     fn launch(&mut self, batch: &Arc<Batch>, loads: &mut [LayeredLoad]) -> Result<(), EngineError> {
-        let (device, timeout) = (&mut self.device, self.options.step_timeout);
-        let (offload, events) = (&mut self.offload, &mut self.events);
+        let (device, offload, events) = (&mut self.device, &mut self.offload, &mut self.events);
         let stream = device.compute().clone();
         self.forward.begin();
         for layer in 0..self.model.config().layers() {
@@ -290,7 +292,7 @@ impl<O: Offload> Engine<O> {
             if loads.iter().any(|load| load.is_before(number)) {
                 self.forward.flush(&stream, batch)?;
                 let place = (number, stream.handle());
-                self.copies.order_layer(device, place, loads, timeout, offload, events)?;
+                self.copies.order_layer(device, place, loads, offload, events)?;
             }
             self.forward.add_layer(&stream, batch, layer)?;
         }
@@ -312,10 +314,9 @@ impl<O: Offload> Engine<O> {
 
     /// Waits for the step's compute and for the loads that it ran behind; the logits are `[sampled][token]`.
     fn await_compute(&mut self, loads: &[LayeredLoad]) -> Result<Vec<f32>, EngineError> {
-        let timeout = self.options.step_timeout;
-        self.device.compute().synchronize(timeout)?;
+        self.device.compute().synchronize(self.options.step_timeout)?;
         let (offload, events) = (&mut self.offload, &mut self.events);
-        self.copies.wait_for_loads(&mut self.device, loads, timeout, offload, events)?;
+        self.copies.wait_for_loads(&mut self.device, loads, offload, events)?;
         Ok(self.forward.take_logits())
     }
 
@@ -427,6 +428,16 @@ impl<O: Offload> Engine<O> {
     /// Requests that are not over.
     pub fn num_requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// A request that is not over, with its block tables.
+    pub fn request(&self, id: RequestId) -> Option<RequestView<'_>> {
+        self.requests.get(&id).map(Request::view)
+    }
+
+    /// The block that is found by `name` in a group.
+    pub fn cached_block(&self, group: GroupIdx, name: &BlockHash) -> Option<BlockId> {
+        self.groups.find(group, name)
     }
 
     /// By group: blocks that no request uses and nobody copies, with or without a name.

@@ -13,7 +13,8 @@
 //!                 HostDevice: KvCaches, arenas of pages, group by group
 //! ```
 //!
-//! - A [`Model`] is Llama-like, in f32, with seeded weights or those of a GGUF file; some layers may attend to a window.
+//! - A [`Model`] is Llama-like, in f32, with seeded weights or those of a GGUF file; some layers may attend to a
+//!   window.
 //! - [`KvCaches`] are arenas in the memory of a [`HostDevice`](kvo_cuda::HostDevice), attached and described by
 //!   [`GroupSpec`](kvo_cuda::GroupSpec)s.
 //! - An [`Engine`] runs requests in steps. It never computes what it finds by name on its device.

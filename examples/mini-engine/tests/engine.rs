@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::{path::PathBuf, sync::Arc};
+
+use kvo_core::{BlockId, GroupIdx};
 use kvo_mini_engine::{
-    EngineOptions, FinishReason, KvLayout, NewRequest, RequestRefused, Sampling, SplitMix64, UnknownRequest,
+    Engine, EngineOptions, FinishReason, KvLayout, Model, NewRequest, RequestRefused, Sampling, SplitMix64,
+    UnknownRequest,
 };
 use support::{TINY, WINDOW, alone, check_answer, check_empty, engine, options, tokens};
 
@@ -99,6 +103,41 @@ fn a_prefix_is_found_on_the_device_but_for_the_last_token() {
 }
 
 #[test]
+fn the_bytes_of_a_block_follow_from_its_name() {
+    for model in [&TINY, &WINDOW] {
+        let mut one = engine(model, EngineOptions { step_tokens: 200, ..options() });
+        let layout = KvLayout::BlockFirst;
+        let mut other =
+            engine(model, EngineOptions { step_tokens: 7, layout, block_seed: Some(9), ..options() });
+        let mut names = Vec::new();
+        for engine in [&mut one, &mut other] {
+            let id = engine.add(NewRequest::new(prompt(30, 70), 20)).unwrap();
+            while let Some(request) = engine.request(id) {
+                names = request.hashes.to_vec();
+                engine.step().unwrap();
+            }
+        }
+        let page = |engine: &Engine, layer: usize, plane: usize, block: BlockId| {
+            let mut bytes = vec![0; usize::try_from(engine.caches().page_bytes()).unwrap()];
+            let address = engine.caches().page_address(layer, plane, block);
+            engine.device().memory().read(address, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(names.len(), 11);
+        for (group, number) in one.caches().groups().iter().zip(0..) {
+            for name in &names {
+                let of = |engine: &Engine| engine.cached_block(GroupIdx(number), name).unwrap();
+                for (&layer, plane) in group.layers.iter().flat_map(|layer| [(layer, 0), (layer, 1)]) {
+                    let bytes = page(&one, layer, plane, of(&one));
+                    assert!(bytes.iter().any(|byte| *byte != 0));
+                    assert_eq!(bytes, page(&other, layer, plane, of(&other)), "layer {layer}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn blocks_that_left_the_window_are_given_back() {
     // 200 tokens are 25 blocks, of which a window of 24 tokens needs 4 and a step of 8 tokens one more.
     let mut engine = engine(&WINDOW, EngineOptions { num_blocks: 30, step_tokens: 8, ..options() });
@@ -190,4 +229,30 @@ fn what_cannot_be_answered_is_refused() {
     check(NewRequest { sampling, ..NewRequest::new(vec![1], 1) }, RequestRefused::Temperature);
     engine.add(NewRequest::new(vec![1; 30], 3)).unwrap();
     assert_eq!(engine.run().unwrap()[0].tokens.len(), 3);
+}
+
+/// Real weights, where there are some: `KVO_MINI_GGUF` is the path of SmolLM2-135M-Instruct as a GGUF file.
+#[test]
+fn a_real_model_knows_its_capitals_and_finds_its_prefixes() {
+    let Some(path) = std::env::var_os("KVO_MINI_GGUF").map(PathBuf::from) else {
+        eprintln!("SKIPPED: KVO_MINI_GGUF does not name a GGUF file of SmolLM2-135M-Instruct");
+        return;
+    };
+    let (model, words) = Model::from_gguf(&path).unwrap();
+    let words = words.unwrap();
+    let prompt = words.tokens("A cat sat on a mat. The capital of Italy is Rome. The capital of France is");
+    assert_eq!(
+        words.text(&prompt),
+        "A cat sat on a mat. The capital of Italy is Rome. The capital of France is"
+    );
+    let mut engine = engine(&Arc::new(model), EngineOptions { step_tokens: 9, ..options() });
+    let request = NewRequest::new(prompt, 2);
+    engine.add(request.clone()).unwrap();
+    let first = engine.run().unwrap();
+    assert!(words.text(&first[0].tokens).contains("Paris"), "{:?}", words.text(&first[0].tokens));
+    engine.add(request).unwrap();
+    let again = engine.run().unwrap();
+    assert_eq!(again[0].hits.device_tokens, 16);
+    check_answer(&again[0], &first[0], "from the device");
+    check_empty(&engine, "real weights");
 }

@@ -18,8 +18,10 @@ use crate::EngineError;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Jobs that are on the device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Copies {
+    /// How long copies are waited for that a step depends on.
+    timeout: Duration,
     open: HashMap<JobId, Ticket>,
     jobs: HashMap<Ticket, JobId>,
     /// Over, and not to be touched yet.
@@ -46,9 +48,25 @@ impl LayeredLoad {
 }
 
 impl Copies {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            open: HashMap::new(),
+            jobs: HashMap::new(),
+            held: HashMap::new(),
+            done: Vec::new(),
+            released: Vec::new(),
+        }
+    }
+
     /// Whether the device has something to do, or something that it does not let go.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_empty() && self.held.is_empty()
+    }
+
+    /// Whether the device may touch what the job copies.
+    fn in_use(&self, job: JobId) -> bool {
+        self.open.contains_key(&job) || self.held.values().any(|held| *held == job)
     }
 
     /// Tells the offload of all copies that have ended, and waits up to `patience` for one if any is open.
@@ -80,7 +98,7 @@ impl Copies {
         }
     }
 
-    /// Submits a job behind a fence. A device that takes no more transfers for now is waited for.
+    /// Submits a job behind a fence. A device that takes no more transfers for now is waited for, up to the timeout.
     pub(super) fn submit(
         &mut self,
         device: &mut dyn DeviceBackend,
@@ -93,6 +111,7 @@ impl Copies {
         assert!(!self.open.contains_key(&job), "job {job} is open already");
         let mut transfer =
             Transfer { marks: marks.ends.clone(), deadline, ..Transfer::new(class, ops, after) };
+        let started = Instant::now();
         loop {
             match device.submit(transfer) {
                 Ok(ticket) => {
@@ -101,7 +120,10 @@ impl Copies {
                     let is_layered = !marks.ends.is_empty();
                     return is_layered.then_some(LayeredLoad { job, ticket, marks, ordered: None });
                 }
-                Err(refused) if matches!(refused.reason, SubmitErrorReason::Full { .. }) => {
+                Err(refused)
+                    if matches!(refused.reason, SubmitErrorReason::Full { .. })
+                        && started.elapsed() < self.timeout =>
+                {
                     transfer = refused.transfer;
                     self.poll(device, LOOK, offload, events);
                 }
@@ -121,7 +143,6 @@ impl Copies {
         &mut self,
         device: &mut dyn DeviceBackend,
         jobs: &[JobId],
-        timeout: Duration,
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
     ) -> Result<(), EngineError> {
@@ -130,8 +151,8 @@ impl Copies {
             let in_use =
                 |job: &JobId| self.open.contains_key(job) || self.held.values().any(|held| held == job);
             let Some(&job) = jobs.iter().find(|job| in_use(job)) else { return Ok(()) };
-            if started.elapsed() > timeout {
-                return Err(EngineError::JobTimedOut { job, waited: timeout });
+            if started.elapsed() > self.timeout {
+                return Err(EngineError::JobTimedOut { job, waited: self.timeout });
             }
             self.poll(device, LOOK, offload, events);
         }
@@ -145,14 +166,13 @@ impl Copies {
         &mut self,
         device: &mut dyn DeviceBackend,
         loads: &[LayeredLoad],
-        timeout: Duration,
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
     ) -> Result<(), EngineError> {
         let started = Instant::now();
         while let Some(load) = loads.iter().find(|load| self.open.contains_key(&load.job)) {
-            if started.elapsed() > timeout {
-                return Err(EngineError::JobTimedOut { job: load.job, waited: timeout });
+            if started.elapsed() > self.timeout {
+                return Err(EngineError::JobTimedOut { job: load.job, waited: self.timeout });
             }
             self.poll(device, LOOK, offload, events);
         }
@@ -169,19 +189,20 @@ impl Copies {
         device: &mut dyn DeviceBackend,
         (layer, stream): (u32, StreamHandle),
         loads: &mut [LayeredLoad],
-        timeout: Duration,
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
     ) -> Result<(), EngineError> {
         let started = Instant::now();
         for load in loads {
             let Some(mark) = load.marks.mark_of(layer) else { continue };
-            while load.ordered != Some(mark) && self.open.contains_key(&load.job) {
-                if device.order_after(load.ticket, mark, stream)? != MarkOrder::NotYet {
+            while load.ordered != Some(mark) && self.in_use(load.job) {
+                let is_open = self.open.contains_key(&load.job);
+                if is_open && device.order_after(load.ticket, mark, stream)? == MarkOrder::Ordered {
                     load.ordered = Some(mark);
-                } else if started.elapsed() > timeout {
-                    return Err(EngineError::JobTimedOut { job: load.job, waited: timeout });
+                } else if started.elapsed() > self.timeout {
+                    return Err(EngineError::JobTimedOut { job: load.job, waited: self.timeout });
                 } else {
+                    // Not under way yet; or ended, and then its end is learnt, and that of what it still touches.
                     self.poll(device, LOOK, offload, events);
                 }
             }

@@ -49,7 +49,7 @@ pub struct RequestView<'a> {
 /// What is kept of a request's prefix beyond that which the device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixMatch {
-    /// So many tokens can be loaded, whole blocks; 0 if there is nothing.
+    /// So many tokens can be loaded behind those that the device has, whole blocks; 0 if there is nothing.
     Loadable(usize),
     /// It is not known yet, or on its way: the engine asks again in the next step.
     Again,
@@ -63,7 +63,8 @@ pub enum LoadStart {
     /// The request waits until [`OffloadEvents`] say that its load has ended.
     Wait,
     /// The request runs in this step, each layer behind its mark of the load. The step's results count once the load
-    /// has ended well.
+    /// has ended well, so a store of what the step computes for it would keep what may be wrong: it is for a later
+    /// step, or taken back should the load fail.
     ByLayer,
 }
 
@@ -144,7 +145,8 @@ pub enum BlocksAfter {
     /// They are given back. Whoever still copies from them names its job in [`StepPlan::wait_for`] when one of them
     /// is given out again.
     Free,
-    /// They stay as they are until [`OffloadEvents::released`] names the request.
+    /// They stay as they are until [`OffloadEvents::released`] names the request. Blocks that it had given back before,
+    /// as its window left them or when it was preempted, are not among them.
     Parked,
 }
 

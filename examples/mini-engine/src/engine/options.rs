@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use kvo_cuda::LinkModel;
+
 use crate::{EngineError, KvLayout};
 
 /// How an engine is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
     /// Tokens a block.
     pub block_tokens: u32,
@@ -23,6 +25,8 @@ pub struct EngineOptions {
     pub step_timeout: Duration,
     /// How long a step that can compute nothing waits for copies.
     pub patience: Duration,
+    /// How fast copies are; without it they take the time that they take.
+    pub link: Option<LinkModel>,
     /// Whether the device looks for [races](kvo_cuda::Race).
     pub detect_races: bool,
     /// Whether [outputs](crate::Output) have the logits behind each of their tokens.
@@ -44,6 +48,7 @@ impl Default for EngineOptions {
             threads: 1,
             step_timeout: Duration::from_mins(1),
             patience: Duration::from_millis(1),
+            link: None,
             detect_races: false,
             keep_logits: false,
             block_seed: None,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use kvo_core::{BlockHash, BlockId};
+use kvo_core::{BlockHash, BlockId, GroupIdx};
 
 use super::{BlockTable, blocks::BlockPool};
 use crate::LayerGroup;
@@ -149,6 +149,11 @@ impl Groups {
         for (group, table) in self.list.iter_mut().zip(tables) {
             table.iter().rev().flatten().for_each(|&block| group.pool.release(block));
         }
+    }
+
+    /// The block of that name in a group.
+    pub(super) fn find(&self, group: GroupIdx, name: &BlockHash) -> Option<BlockId> {
+        self.list.get(usize::try_from(group.0).ok()?)?.pool.find(name)
     }
 
     /// Takes all names away: nothing is found any more.

@@ -1,12 +1,17 @@
-//! Random runs without offloading: arrivals, shared prefixes, aborts, preemptions, resets.
+//! Random runs: arrivals, shared prefixes, aborts, preemptions, resets; without offloading, and with one that fails.
 
+mod keeper;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use keeper::{Keeper, Seen, Slots};
 use kvo_core::RequestId;
+use kvo_cuda::LinkModel;
 use kvo_mini_engine::{
-    Engine, EngineOptions, FinishReason, Hits, KvLayout, Model, NewRequest, Output, Sampling, SplitMix64,
+    Engine, EngineOptions, FinishReason, Hits, KvLayout, Model, NewRequest, NoOffload, Offload, Output,
+    Sampling, SplitMix64,
 };
 use support::{TINY, WINDOW, alone, check_answer, check_empty, engine, options, tokens};
 
@@ -20,21 +25,23 @@ struct Met {
     preemptions: u64,
     device_tokens: u64,
     stopped: u64,
+    loaded_tokens: u64,
+    failed_tokens: u64,
 }
 
-struct Run<'a> {
+struct Run<O> {
     seed: u64,
     random: SplitMix64,
-    model: &'a Arc<Model>,
-    engine: Engine,
+    model: Arc<Model>,
+    engine: Engine<O>,
     /// Prefixes that several requests have.
     stems: Vec<Vec<u32>>,
     asked: BTreeMap<RequestId, NewRequest>,
     outputs: Vec<Output>,
 }
 
-impl Run<'_> {
-    fn new(seed: u64) -> Self {
+impl<O: Offload> Run<O> {
+    fn new(seed: u64, make: impl FnOnce(&Arc<Model>, EngineOptions) -> Engine<O>) -> Self {
         let mut random = SplitMix64::stream(0x6d69_6e69, seed);
         let mut pick =
             |choices: &[u32]| choices[usize::try_from(random.below(choices.len() as u64)).unwrap()];
@@ -51,7 +58,7 @@ impl Run<'_> {
         // From hardly more than the longest request needs to plenty.
         let num_blocks = (120 * pick(&[10, 12, 15, 40]) / 10).div_ceil(options.block_tokens) + 1;
         let model = if pick(&[0, 1]) == 0 { &TINY } else { &WINDOW };
-        let engine = engine(model, EngineOptions { num_blocks, ..options });
+        let (model, engine) = (Arc::clone(model), make(model, EngineOptions { num_blocks, ..options }));
         let stems = (0..3).map(|nth| tokens(&mut random, 15 + nth * 20)).collect();
         Run { seed, random, model, engine, stems, asked: BTreeMap::new(), outputs: Vec::new() }
     }
@@ -100,7 +107,8 @@ impl Run<'_> {
         self.engine.assert_consistent();
     }
 
-    fn check(mut self, met: &mut Met) {
+    /// Runs to the end and checks every answer; the engine is given back.
+    fn check(mut self, met: &mut Met) -> Engine<O> {
         for _ in 0..60 {
             self.act();
         }
@@ -112,32 +120,76 @@ impl Run<'_> {
             let request = self.asked.remove(&output.request).expect("answered once");
             check_answer(
                 output,
-                &alone(self.model, request),
+                &alone(&self.model, request),
                 &format!("{context}, request {}", output.request),
             );
-            let Hits { preemptions, device_tokens, .. } = output.hits;
+            let Hits { preemptions, device_tokens, loaded_tokens, failed_tokens, .. } = output.hits;
             met.answers += 1;
             met.aborted += u64::from(output.reason == FinishReason::Aborted);
             met.stopped += u64::from(output.reason == FinishReason::Stop);
             met.preemptions += u64::from(preemptions);
             met.device_tokens += device_tokens;
+            met.loaded_tokens += loaded_tokens;
+            met.failed_tokens += failed_tokens;
         }
+        self.engine
     }
+}
+
+/// The seeds to run: `KVO_MINI_SEED` replays one.
+fn seeds() -> (std::ops::Range<u64>, bool) {
+    let replayed: Option<u64> = std::env::var("KVO_MINI_SEED").ok().map(|seed| seed.parse().unwrap());
+    (replayed.map_or(0..RUNS, |seed| seed..seed + 1), replayed.is_none())
 }
 
 #[test]
 fn answers_never_depend_on_traffic() {
-    let replayed = std::env::var("KVO_MINI_SEED").ok().map(|seed| seed.parse().unwrap());
     let mut met = Met::default();
-    let seeds = replayed.map_or(0..RUNS, |seed| seed..seed + 1);
+    let (seeds, all) = seeds();
     for seed in seeds {
-        // Shown if the run fails: KVO_MINI_SEED replays it.
         eprintln!("KVO_MINI_SEED={seed}");
-        Run::new(seed).check(&mut met);
+        Run::<NoOffload>::new(seed, engine).check(&mut met);
     }
     eprintln!("{met:?}");
-    if replayed.is_none() {
-        let Met { answers, aborted, preemptions, device_tokens, stopped } = met;
-        assert!(answers > 500 && aborted > 20 && preemptions > 50 && device_tokens > 1000 && stopped > 20);
+    let Met { answers, aborted, preemptions, device_tokens, stopped, .. } = met;
+    let saw_all = answers > 500 && aborted > 20 && preemptions > 50 && device_tokens > 1000 && stopped > 20;
+    assert!(saw_all || !all);
+}
+
+#[test]
+fn answers_never_depend_on_what_was_kept_elsewhere_nor_on_its_failures() {
+    let (mut met, mut seen) = (Met::default(), Vec::new());
+    let (seeds, all) = seeds();
+    for seed in seeds {
+        eprintln!("KVO_MINI_SEED={seed}");
+        let make = |model: &Arc<Model>, options: EngineOptions| {
+            // So few that chunks are evicted all the time, or enough for all of a run.
+            let num_slots = if seed % 4 == 0 { 40 } else { 2000 };
+            let slots = Slots::new(num_slots, 4096);
+            // So slow that stores are often not over when their blocks are given out again, or as fast as it goes.
+            let slow = LinkModel { transfer_us: 300.0, ..LinkModel::new(1.0) };
+            let options = EngineOptions { link: (seed % 3 == 0).then_some(slow), ..options };
+            Engine::new(Arc::clone(model), options, slots, Keeper::new(num_slots, seed)).unwrap()
+        };
+        let engine = Run::<Keeper>::new(seed, make).check(&mut met);
+        engine.offload().assert_quiet();
+        seen.push(engine.offload().seen);
+    }
+    let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>();
+    let counts = [
+        ("stored", sum(|seen| seen.stored), 500),
+        ("loaded", sum(|seen| seen.loaded), 200),
+        ("failed", sum(|seen| seen.failed), 5),
+        // Whether a deadline falls within a copy is chance.
+        ("held", sum(|seen| seen.held), 0),
+        ("waited for", sum(|seen| seen.waited), 20),
+        ("parked", sum(|seen| seen.parked), 5),
+        ("evicted", sum(|seen| seen.evicted), 100),
+        ("tokens loaded", met.loaded_tokens, 1000),
+        ("tokens failed", met.failed_tokens, 100),
+    ];
+    eprintln!("{met:?} {counts:?}");
+    for (name, count, least) in counts {
+        assert!(count >= least || !all, "{count} {name}");
     }
 }
