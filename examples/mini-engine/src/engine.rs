@@ -217,8 +217,8 @@ impl<O: Offload> Engine<O> {
         }
         self.submit_stores(stores)?;
         if batch.is_empty() {
-            if schedule.preempted.is_empty() {
-                self.poll(self.options.patience);
+            if schedule.preempted.is_empty() && !self.is_idle() {
+                self.rest();
             }
             return Ok(report);
         }
@@ -353,6 +353,14 @@ impl<O: Offload> Engine<O> {
                 report.finished.push(output);
             }
         }
+    }
+
+    /// Gives copies, and whatever else an offload waits for, some time.
+    fn rest(&mut self) {
+        if self.copies.is_idle() {
+            std::thread::sleep(self.options.patience);
+        }
+        self.poll(self.options.patience);
     }
 
     fn finish(&mut self, id: RequestId, reason: FinishReason) -> Output {

@@ -6,8 +6,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use kvo_core::{BlockId, GroupIdx};
 use kvo_mini_engine::{
-    Engine, EngineOptions, FinishReason, KvLayout, Model, NewRequest, RequestRefused, Sampling, SplitMix64,
-    UnknownRequest,
+    Engine, EngineError, EngineOptions, FinishReason, KvLayout, Model, NewRequest, RequestRefused, Sampling,
+    SplitMix64, UnknownRequest,
 };
 use support::{TINY, WINDOW, alone, check_answer, check_empty, engine, options, tokens};
 
@@ -255,4 +255,28 @@ fn a_real_model_knows_its_capitals_and_finds_its_prefixes() {
     assert_eq!(again[0].hits.device_tokens, 16);
     check_answer(&again[0], &first[0], "from the device");
     check_empty(&engine, "real weights");
+}
+
+#[test]
+fn a_seeded_model_answers_the_same_in_every_release() {
+    let tokens = |model, text: &[u8]| {
+        let prompt = text.iter().map(|&byte| u32::from(byte)).collect();
+        alone(model, NewRequest::new(prompt, 8)).tokens
+    };
+    assert_eq!(tokens(&TINY, b"Once upon a time"), [138, 80, 80, 80, 80, 80, 80, 80]);
+    assert_eq!(
+        tokens(&WINDOW, b"Once upon a time there was a window of 24 tokens"),
+        [22, 143, 99, 67, 46, 180, 99, 143]
+    );
+}
+
+#[test]
+fn a_device_that_fails_is_an_error_of_the_step() {
+    let mut engine = engine(&TINY, options());
+    engine.add(NewRequest::new(prompt(60, 30), 10)).unwrap();
+    engine.step().unwrap();
+    engine.device().fail(700);
+    for _ in 0..2 {
+        assert!(matches!(engine.step(), Err(EngineError::Compute(_))));
+    }
 }

@@ -174,7 +174,7 @@ impl Forward {
         })
     }
 
-    /// Begins a step that computes `batch`.
+    /// Begins a step.
     pub(super) fn begin(&mut self) {
         self.pending = (0..0, Accesses::default());
     }

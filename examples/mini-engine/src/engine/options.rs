@@ -23,7 +23,7 @@ pub struct EngineOptions {
     pub threads: usize,
     /// How long a step may wait for compute, or for copies that it depends on.
     pub step_timeout: Duration,
-    /// How long a step that can compute nothing waits for copies.
+    /// How long a step that can compute nothing waits for copies, or for what the offload does besides.
     pub patience: Duration,
     /// How fast copies are; without it they take the time that they take.
     pub link: Option<LinkModel>,

@@ -136,10 +136,13 @@ impl<O: Offload> Run<O> {
     }
 }
 
-/// The seeds to run: `KVO_MINI_SEED` replays one.
+/// The seeds to run, and whether they are enough to meet everything: `KVO_MINI_SEED` replays one, `KVO_MINI_RUNS`
+/// asks for so many.
 fn seeds() -> (std::ops::Range<u64>, bool) {
-    let replayed: Option<u64> = std::env::var("KVO_MINI_SEED").ok().map(|seed| seed.parse().unwrap());
-    (replayed.map_or(0..RUNS, |seed| seed..seed + 1), replayed.is_none())
+    let number = |name: &str| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
+    let runs = number("KVO_MINI_RUNS").unwrap_or(RUNS);
+    let replayed = number("KVO_MINI_SEED");
+    (replayed.map_or(0..runs, |seed| seed..seed + 1), replayed.is_none() && runs >= RUNS)
 }
 
 #[test]
