@@ -1,0 +1,48 @@
+//! The program from outside.
+
+use std::process::Command;
+
+fn run(args: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_kvo-mini-engine")).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn check_refused(args: &[&str], words: &str) {
+    let (success, _, errors) = run(args);
+    assert!(!success && errors.contains(words), "{errors}");
+}
+
+#[test]
+fn a_second_round_finds_the_first_on_the_device_and_answers_the_same() {
+    let prompt = "a prompt that fills more than two blocks";
+    let (success, out, errors) =
+        run(&["--prompt", prompt, "--tokens", "1, 2,3", "--rounds", "2", "--max-tokens", "8"]);
+    assert!(success, "{errors}");
+    let answers: Vec<&str> = out.lines().filter(|line| line.starts_with("answer")).collect();
+    assert_eq!((answers.len(), answers[0], answers[1]), (4, answers[2], answers[3]));
+    assert!(
+        out.contains(
+            "round 1: 2 answers, 16 tokens generated; prompts 43, computed 57, found on the device 0,"
+        ),
+        "{out}"
+    );
+    assert!(
+        out.contains(
+            "round 2: 2 answers, 16 tokens generated; prompts 43, computed 25, found on the device 32,"
+        ),
+        "{out}"
+    );
+}
+
+#[test]
+fn what_it_cannot_do_it_says() {
+    check_refused(&["--offload", "cpu", "--prompt", "x"], "off is the only choice");
+    check_refused(&["--model", "none.gguf", "--prompt", "x"], "none.gguf is no model");
+    check_refused(&[], "there is no prompt");
+    check_refused(&["--prompt", ""], "a prompt has at least one token");
+    check_refused(&["--tokens", "256"], "token 256 at 0 is not one of the model's 256");
+    check_refused(&["--tokens", "x"], "invalid digit");
+    check_refused(&["--prompt", "x", "--blocks", "0"], "num_blocks must not be 0");
+}
