@@ -35,7 +35,8 @@ pub trait OffloadManager: Send {
     /// Pins the first of `keys`, up to the one that is not ready, until the step [ends](Self::on_schedule_end) or the
     /// cache is reset, so that what a lookup of this step has found can be loaded in it. Returns how many.
     ///
-    /// It is no access: no recency changes. Nobody gives a reservation back; a key may have several.
+    /// It is no access: no recency changes. For the counters each is a lookup that has found its key. Nobody gives a
+    /// reservation back; a key may have several.
     fn reserve(&mut self, keys: &[OffloadKey]) -> usize;
 
     /// Pins every key, which must all be ready, or none. Records them as accessed by the request.

@@ -480,7 +480,9 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         for slot in &reserved[before..] {
             slots.pin(*slot, Pin::Load);
         }
-        reserved.len() - before
+        let ready = reserved.len() - before;
+        self.stats.lookup_hits += ready as u64;
+        ready
     }
 
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {

@@ -342,6 +342,7 @@ impl Model {
             keys.iter().copied().take_while(|key| self.peek(*key) == LookupResult::Hit).collect();
         ready.iter().for_each(|key| self.pin(*key));
         self.reserved.extend(&ready);
+        self.stats.lookup_hits += ready.len() as u64;
         ready.len()
     }
 
