@@ -68,7 +68,8 @@ pub enum LayerOrder {
     Ordered,
     /// The copies are not on the device's queue yet: ask again.
     NotYet,
-    /// The copy is over, or has nothing for that layer: there is nothing to wait for.
+    /// The copy is over, or has nothing for that layer: there is nothing to wait for. How it has ended is among the reports
+    /// that the next [poll](Worker::poll) gives, if none has given it before.
     Over,
 }
 
@@ -300,7 +301,10 @@ impl<D: DeviceBackend> Worker<D> {
         Ok(match self.device.order_after(ticket, mark, stream)? {
             MarkOrder::Ordered => LayerOrder::Ordered,
             MarkOrder::NotYet => LayerOrder::NotYet,
-            MarkOrder::Ended => LayerOrder::Over,
+            MarkOrder::Ended => {
+                self.collect(Duration::ZERO);
+                LayerOrder::Over
+            }
         })
     }
 

@@ -11,8 +11,8 @@ use std::{
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, ConnectorStats, CopyId, CopyOutcome, Finish, GroupKind,
-    GroupOptions, LayerOrder, PrefixMatch, RequestParams, Scheduled, StepInput, Worker, WorkerOptions,
-    WorkerReport,
+    GroupOptions, LayerOrder, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker,
+    WorkerOptions, WorkerReport,
 };
 use kvo_core::{
     BlockId, ChunkCounts, Clock, HostMemory, ManualClock, OffloadManager, RequestId, SecondaryTier, SlotId,
@@ -514,6 +514,7 @@ impl Engine {
                     compute(self.worker.device(), &self.caches, reads, writes, 0..LAYERS, &self.wrong);
                 }
                 Some(copy) => {
+                    self.spoil(&plan, copy, random);
                     let wrong = Arc::<AtomicU64>::default();
                     for layer in 0..LAYERS {
                         self.wait_for_layer(copy, layer);
@@ -535,6 +536,22 @@ impl Engine {
                 self.tell_hashes(*id);
             }
         }
+    }
+
+    /// Has hold of a slot while a load needs it.
+    fn spoil(&mut self, plan: &StepPlan, copy: CopyId, random: &mut Random) {
+        let load = plan.loads.iter().find(|load| load.copy == copy);
+        let slots =
+            load.map(|load| load.chunks().map(|chunk| chunk.slot).collect::<Vec<_>>()).unwrap_or_default();
+        if slots.is_empty() || !self.setup.faults || !random.one_in(3) {
+            return;
+        }
+        let device = self.worker.device_mut();
+        let _ = self.host.with_write(random.pick(&slots), &mut |_| {
+            for _ in 0..40 {
+                device.0.step();
+            }
+        });
     }
 
     /// Puts a wait for a layer on the stream.
