@@ -100,7 +100,7 @@ impl Request {
                 }
             }
         }
-        self.context.set_positions(positions);
+        self.context.push_positions(positions);
     }
 
     /// A load has failed: what it was to bring is to be computed.

@@ -218,7 +218,7 @@ fn of_an_offer_that_does_not_fit_the_head_is_stored() {
     let plan = bench.compute(1, 0, 5 * CHUNK);
     assert_eq!(num_chunks(&plan), 3);
     bench.done(&plan);
-    bench.connector.request_finished(RequestId(1)).unwrap();
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::Settled));
     bench.begin(2, &tokens(1, 5 * CHUNK), RequestParams::default());
     // The tail may have pushed out what came before it, but never the head.
     assert!(bench.loadable(2, 0) > 0);
@@ -449,7 +449,7 @@ fn loads_begin_and_end_inside_chunks() {
         let id = 10 + u64::from(skip);
         bench.begin(id, &prompt, RequestParams::default());
         let limit = RequestParams { load_tokens_max: Some((9 - skip) * CHUNK), ..RequestParams::default() };
-        bench.connector.request_finished(RequestId(id)).unwrap();
+        assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
         bench.begin(id, &prompt, limit);
         assert_eq!(bench.loadable(id, skip * CHUNK), (9 - skip) * CHUNK);
         let blocks = bench.blocks(9);
@@ -461,7 +461,7 @@ fn loads_begin_and_end_inside_chunks() {
         let wanted: Vec<_> = blocks[skip as usize..].iter().copied().flatten().collect();
         assert_eq!(loaded, wanted);
         bench.done(&plan);
-        bench.connector.request_finished(RequestId(id)).unwrap();
+        assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
     }
 }
 

@@ -29,6 +29,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that may happen or not")]
 pub(crate) struct Setup {
     pub(crate) groups: Vec<GroupOptions>,
     pub(crate) num_slots: u32,
@@ -262,7 +263,9 @@ impl Engine {
             num_hashes: 0,
             is_running: false,
         };
-        tokens.into_iter().for_each(|token| request.push(token));
+        for token in tokens {
+            request.push(token);
+        }
         self.requests.insert(id, request);
         self.tell_hashes(id);
         self.waiting.push_back(id);

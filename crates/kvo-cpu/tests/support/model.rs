@@ -340,7 +340,9 @@ impl Model {
     pub fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
         let ready: Vec<_> =
             keys.iter().copied().take_while(|key| self.peek(*key) == LookupResult::Hit).collect();
-        ready.iter().for_each(|key| self.pin(*key));
+        for key in &ready {
+            self.pin(*key);
+        }
         self.reserved.extend(&ready);
         self.stats.lookup_hits += ready.len() as u64;
         ready.len()
