@@ -74,7 +74,8 @@ struct Lingering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyOutcome {
-    /// Other workers are still to report it.
+    /// Other workers are still to report it; or it was [late](Connector::take_late), and what has become of it was said
+    /// then.
     Open,
     /// The request has these blocks now.
     Loaded {
@@ -213,15 +214,35 @@ impl<M: OffloadManager> Connector<M> {
         worker: u32,
         result: CopyResult,
     ) -> Result<CopyOutcome, ConnectorError> {
-        let Reported { copy: open, is_decided, is_over } = self.copies.report(copy, worker, result)?;
-        if !is_decided {
-            return Ok(CopyOutcome::Open);
+        let Reported { is_decided, is_over } = self.copies.report(copy, worker, result)?;
+        let outcome = if is_decided { self.decide(copy) } else { CopyOutcome::Open };
+        if is_over {
+            self.end(copy);
         }
+        Ok(outcome)
+    }
+
+    /// Moves what has become of copies that some worker has not reported within
+    /// [`copy_patience`](ConnectorOptions::copy_patience) to the end of `outcomes`: they have failed. Their slots and blocks
+    /// stay in use until every worker has reported them, or released what it holds. Once a step is often enough.
+    pub fn take_late(&mut self, outcomes: &mut Vec<CopyOutcome>) {
+        let Some(since) = self.clock.now().checked_sub(self.options.copy_patience) else { return };
+        while let Some(copy) = self.copies.next_late(since) {
+            tracing::warn!(copy = copy.0, "a worker has not reported a copy in time");
+            self.stats.copies_late += 1;
+            let outcome = self.decide(copy);
+            outcomes.push(outcome);
+        }
+    }
+
+    /// How a copy has ended is known: its request goes on.
+    fn decide(&mut self, copy: CopyId) -> CopyOutcome {
+        let open = self.copies.get_mut(copy).expect("it has just been looked at");
         let OpenCopy { direction, request: id, arrival, computed, usable, has_failed, is_void, .. } = *open;
         let first_chunks = std::mem::take(&mut open.first_chunks);
         self.stats.count(direction, has_failed);
         let of = self.requests.get_mut(&id).filter(|request| request.arrival == arrival && !is_void);
-        let outcome = match (direction, of) {
+        match (direction, of) {
             (_, None) => CopyOutcome::Void,
             (Direction::Load, Some(request)) => {
                 request.loading = None;
@@ -243,11 +264,7 @@ impl<M: OffloadManager> Connector<M> {
                 CopyOutcome::StoreFailed { request: id }
             }
             (Direction::Store, Some(_)) => CopyOutcome::Stored { request: id },
-        };
-        if is_over {
-            self.end(copy);
         }
-        Ok(outcome)
     }
 
     /// A worker's device is done with a copy that it had reported as [held](CopyResult::FailedAndHeld).

@@ -1,5 +1,7 @@
 //! The copies that are under way, and the blocks that they use.
 
+use std::{collections::VecDeque, time::Duration};
+
 use hashbrown::HashMap;
 use kvo_core::{BlockId, Direction, GroupIdx, JobToken, RequestId};
 
@@ -43,15 +45,16 @@ pub(crate) struct OpenCopy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtWorker {
     Open,
+    /// It was not reported in time: nobody waits for it, and it still uses what it uses.
+    Late,
     Held,
     Over,
 }
 
 /// What a report has come to.
-#[derive(Debug)]
-pub(crate) struct Reported<'a> {
-    pub(crate) copy: &'a mut OpenCopy,
-    /// Every worker has reported it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reported {
+    /// How it has ended is known since this report.
     pub(crate) is_decided: bool,
     /// No device touches anything of it any more.
     pub(crate) is_over: bool,
@@ -62,6 +65,8 @@ pub(crate) struct Reported<'a> {
 pub(crate) struct Copies {
     open: HashMap<CopyId, OpenCopy>,
     next: u64,
+    /// When copies began, in that order; those that have ended are among them.
+    began: VecDeque<(Duration, CopyId)>,
     /// Which copies use a block, by pool and block.
     in_use: HashMap<(u32, BlockId), Vec<CopyId>>,
 }
@@ -88,6 +93,16 @@ impl OpenCopy {
             has_failed: false,
             is_void: false,
         }
+    }
+}
+
+impl OpenCopy {
+    fn is_open(&self) -> bool {
+        self.workers.contains(&AtWorker::Open)
+    }
+
+    fn is_over(&self) -> bool {
+        self.workers.iter().all(|at| *at == AtWorker::Over)
     }
 }
 
@@ -118,11 +133,22 @@ impl Copies {
         }
     }
 
-    pub(crate) fn begin(&mut self, copy: OpenCopy) {
+    pub(crate) fn begin(&mut self, copy: OpenCopy, now: Duration) {
         for block in &copy.blocks {
             self.in_use.entry(*block).or_default().push(copy.copy);
         }
+        // Those that have ended are of no use in front; behind an open one they wait for it.
+        while let Some((_, first)) = self.began.front()
+            && !self.open.contains_key(first)
+        {
+            self.began.pop_front();
+        }
+        self.began.push_back((now, copy.copy));
         self.open.insert(copy.copy, copy);
+    }
+
+    pub(crate) fn get_mut(&mut self, id: CopyId) -> Option<&mut OpenCopy> {
+        self.open.get_mut(&id)
     }
 
     pub(crate) fn report(
@@ -130,19 +156,34 @@ impl Copies {
         id: CopyId,
         worker: u32,
         result: CopyResult,
-    ) -> Result<Reported<'_>, ConnectorError> {
+    ) -> Result<Reported, ConnectorError> {
         let not_open = ConnectorError::NotOpen { copy: id, worker };
         let Some(copy) = self.open.get_mut(&id) else { return Err(not_open) };
+        let was_open = copy.is_open();
         match copy.workers.get_mut(worker as usize) {
-            Some(at @ AtWorker::Open) => {
+            Some(at @ (AtWorker::Open | AtWorker::Late)) => {
                 *at = if result == CopyResult::FailedAndHeld { AtWorker::Held } else { AtWorker::Over };
             }
             _ => return Err(not_open),
         }
         copy.has_failed |= result != CopyResult::Done;
-        let is_decided = !copy.workers.contains(&AtWorker::Open);
-        let is_over = is_decided && !copy.workers.contains(&AtWorker::Held);
-        Ok(Reported { copy, is_decided, is_over })
+        let is_decided = was_open && !copy.is_open();
+        Ok(Reported { is_decided, is_over: copy.is_over() })
+    }
+
+    /// The next copy that began at `since` or before and that a worker has not reported. Nobody waits for it any more.
+    pub(crate) fn next_late(&mut self, since: Duration) -> Option<CopyId> {
+        while let Some((_, id)) = self.began.pop_front_if(|(began, _)| *began <= since) {
+            let Some(copy) = self.open.get_mut(&id) else { continue };
+            if copy.is_open() {
+                copy.has_failed = true;
+                for at in copy.workers.iter_mut().filter(|at| **at == AtWorker::Open) {
+                    *at = AtWorker::Late;
+                }
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// A worker holds nothing of a copy any more. Says whether none does.
@@ -153,7 +194,7 @@ impl Copies {
             Some(at @ AtWorker::Held) => *at = AtWorker::Over,
             _ => return Err(not_open),
         }
-        Ok(copy.workers.iter().all(|at| *at == AtWorker::Over))
+        Ok(copy.is_over())
     }
 
     /// Forgets a copy that is over.

@@ -67,6 +67,9 @@ pub struct ConnectorOptions {
     pub recompute_last: bool,
     /// How long a request asks again for chunks that are on their way. After that it is told what there is without them.
     pub lookup_patience: Duration,
+    /// How long a copy may go unreported before its request goes on without it. Longer than a worker's own deadline, it
+    /// is for workers that have died.
+    pub copy_patience: Duration,
     /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
     pub offer_chunks_max: usize,
     /// Stores of a request that may fail before it stores no more.
@@ -75,7 +78,7 @@ pub struct ConnectorOptions {
 
 impl ConnectorOptions {
     /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
-    /// have a second, offers 64 chunks, and 3 stores may fail.
+    /// have a second, copies a minute, offers 64 chunks, and 3 stores may fail.
     pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
         Self {
             groups,
@@ -83,6 +86,7 @@ impl ConnectorOptions {
             num_workers: 1,
             recompute_last: true,
             lookup_patience: Duration::from_secs(1),
+            copy_patience: Duration::from_mins(1),
             offer_chunks_max: 64,
             failed_stores_max: 3,
         }

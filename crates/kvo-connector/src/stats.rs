@@ -27,6 +27,8 @@ pub struct ConnectorStats {
     pub stores: u64,
     /// Stores that failed at one worker at least.
     pub stores_failed: u64,
+    /// Copies that a worker had not reported in time.
+    pub copies_late: u64,
     /// Offers that the primary tier had no room for.
     pub offers_refused: u64,
     /// Copies that a step or a load had to wait for, as it uses their blocks.

@@ -335,6 +335,30 @@ fn what_a_device_holds_stays_until_it_lets_go() {
 }
 
 #[test]
+fn a_copy_that_a_worker_never_reports_fails_in_time_and_keeps_what_it_may_touch() {
+    let mut bench = bench_with(8, |options| options.num_workers = 2);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(2);
+    let store = bench.compute_in(1, &blocks, 0, 2 * CHUNK).stores[0].copy;
+    bench.connector.copy_reported(store, 0, CopyResult::Done).unwrap();
+    let mut late = Vec::new();
+    bench.clock.advance(Duration::from_secs(59));
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, []);
+    bench.clock.advance(Duration::from_secs(1));
+    bench.connector.take_late(&mut late);
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, [CopyOutcome::StoreFailed { request: RequestId(1) }]);
+    assert_eq!(bench.connector.counts().pending, 2);
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(2, &blocks[..1], 0, CHUNK).wait_for, [store]);
+    // It comes after all, and is nobody's any more.
+    assert_eq!(bench.connector.copy_reported(store, 1, CopyResult::FailedAndHeld), Ok(CopyOutcome::Open));
+    bench.connector.copy_released(store, 1).unwrap();
+    assert_eq!((bench.connector.counts().pending, bench.connector.stats().copies_late), (1, 1));
+}
+
+#[test]
 fn an_abort_before_a_plan_leaves_nothing_to_copy() {
     let mut bench = bench(4);
     bench.serve(1, &tokens(1, 2 * CHUNK));

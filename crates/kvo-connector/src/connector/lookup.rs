@@ -161,7 +161,7 @@ impl<M: OffloadManager> Connector<M> {
         plan.after = after;
         let mut copy = OpenCopy::new(&plan, request.arrival, job.token, self.options.num_workers, pool_of);
         (copy.computed, copy.usable) = (computed, boundary.usable);
-        self.copies.begin(copy);
+        self.copies.begin(copy, self.clock.now());
         let id = plan.copy;
         self.loads.push(plan);
         Ok(id)

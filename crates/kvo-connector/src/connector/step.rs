@@ -1,5 +1,7 @@
 //! What a step loads, stores, and waits for.
 
+use std::time::Duration;
+
 use kvo_core::{
     BlockId, GroupIdx, OffloadKey, OffloadManager, Refusal, RequestError, RequestId, StoreJob, StoreOutcome,
     TransferClass,
@@ -74,8 +76,9 @@ impl<M: OffloadManager> Connector<M> {
             self.schedule(scheduled, &mut plan.wait_for);
         }
         if !self.is_flushing {
+            let now = self.clock.now();
             for scheduled in input.scheduled {
-                self.offer(scheduled.request, &mut plan.stores);
+                self.offer(scheduled.request, now, &mut plan.stores);
             }
         }
         plan.loads = std::mem::take(&mut self.loads);
@@ -142,7 +145,7 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// Offers the chunks of a request that are complete and were not offered yet.
-    fn offer(&mut self, id: RequestId, stores: &mut Vec<CopyPlan>) {
+    fn offer(&mut self, id: RequestId, now: Duration, stores: &mut Vec<CopyPlan>) {
         let Self { options, requests, scratch, manager, copies, stats, .. } = self;
         let request = requests.get_mut(&id).expect("every request was looked for");
         if request.loading.is_some() || request.failed_stores > options.failed_stores_max {
@@ -156,7 +159,7 @@ impl<M: OffloadManager> Connector<M> {
             match manager.prepare_store(&mut request.context, keys) {
                 Ok(StoreOutcome::Prepared(job)) => {
                     pass(request, offered);
-                    stores.push(store(request, options, copies, offered, job));
+                    stores.push(store(request, options, copies, offered, job, now));
                 }
                 Ok(StoreOutcome::NothingToStore) => pass(request, offered),
                 Ok(StoreOutcome::Refused(Refusal { free, evictable, .. })) => {
@@ -236,6 +239,7 @@ fn store(
     copies: &mut Copies,
     offered: &[Offered],
     job: StoreJob,
+    now: Duration,
 ) -> CopyPlan {
     let mut plan = CopyPlan::new(copies.next_id(), request.context.id(), TransferClass::Store);
     let mut first_chunks = vec![None; options.groups.len()];
@@ -252,7 +256,7 @@ fn store(
     let mut copy = OpenCopy::new(&plan, request.arrival, job.token, options.num_workers, pool_of);
     copy.first_chunks = first_chunks;
     request.num_open += 1;
-    copies.begin(copy);
+    copies.begin(copy, now);
     plan
 }
 

@@ -61,6 +61,7 @@ pub(crate) struct Sums {
     held: u64,
     resets: u64,
     by_layer: u64,
+    late: u64,
 }
 
 impl Sums {
@@ -80,13 +81,14 @@ impl Sums {
         self.held += other.held;
         self.resets += other.resets;
         self.by_layer += other.by_layer;
+        self.late += other.late;
     }
 
     pub(crate) fn all_happened(&self) -> bool {
         let Self { finished, aborted, preempted, loaded_tokens, loads, loads_failed, .. } = *self;
         let first = [finished, aborted, preempted, loaded_tokens, loads, loads_failed];
         let second = [self.stores, self.stores_failed, self.offers_refused, self.asked_again, self.waits];
-        let third = [self.held, self.resets, self.by_layer];
+        let third = [self.held, self.resets, self.by_layer, self.late];
         first.iter().chain(&second).chain(&third).all(|count| *count > 0)
     }
 }
@@ -163,6 +165,7 @@ impl Engine {
         let hash_tokens = setup.groups.iter().map(|group| group.block_tokens).min().unwrap();
         let options = ConnectorOptions {
             lookup_patience: Duration::from_millis(20),
+            copy_patience: if setup.faults { Duration::from_millis(6) } else { Duration::from_mins(1) },
             offer_chunks_max: 1 + random.index(8),
             ..ConnectorOptions::new(setup.groups.clone(), hash_tokens)
         };
@@ -221,7 +224,7 @@ impl Engine {
             steps += 1;
             assert!(steps < 20_000, "no progress: {:?}, {:?}", self.requests, self.connector);
         }
-        self.is_at_rest();
+        self.is_at_rest(random);
         self.sums
     }
 
@@ -282,7 +285,7 @@ impl Engine {
 
     fn step(&mut self, random: &mut Random) {
         self.some_time(random);
-        self.collect();
+        self.collect(random);
         self.abort_some(random);
         self.start_some(random);
         self.compute_some(random);
@@ -325,15 +328,35 @@ impl Engine {
         }
     }
 
-    fn collect(&mut self) {
+    fn collect(&mut self, random: &mut Random) {
         let mut reports = std::mem::take(&mut self.reports);
         self.worker.poll(&mut reports);
+        let mut late = Vec::new();
+        self.connector.take_late(&mut late);
+        self.sums.late += late.len() as u64;
+        for outcome in late {
+            self.copy_ended(outcome);
+        }
         for report in reports {
+            // Some take their time.
+            if self.setup.faults && random.one_in(30) {
+                self.reports.push(report);
+                continue;
+            }
+            // One copy's come in order.
+            let copy = |report: &WorkerReport| match report {
+                WorkerReport::Ended { copy, .. } | WorkerReport::Released { copy } => *copy,
+            };
+            if self.reports.iter().any(|kept| copy(kept) == copy(&report)) {
+                self.reports.push(report);
+                continue;
+            }
             match report {
                 WorkerReport::Ended { copy, result, .. } => {
                     let outcome = self.connector.copy_reported(copy, 0, result).unwrap();
                     self.sums.held += u64::from(result == kvo_connector::CopyResult::FailedAndHeld);
-                    self.copy_ended(copy, outcome);
+                    self.copy_ended(outcome);
+                    self.forget_behind(copy, outcome);
                 }
                 WorkerReport::Released { copy } => self.connector.copy_released(copy, 0).unwrap(),
             }
@@ -347,10 +370,17 @@ impl Engine {
         }
     }
 
-    fn copy_ended(&mut self, copy: CopyId, outcome: CopyOutcome) {
+    /// Compute behind the layers of a load counts if that went well.
+    fn forget_behind(&mut self, copy: CopyId, outcome: CopyOutcome) {
+        let wrong = self.behind.remove(&copy);
+        if matches!(outcome, CopyOutcome::Loaded { .. }) {
+            self.succeeded.extend(wrong);
+        }
+    }
+
+    fn copy_ended(&mut self, outcome: CopyOutcome) {
         let (id, computed) = match outcome {
             CopyOutcome::Loaded { request, computed } => {
-                self.succeeded.extend(self.behind.remove(&copy));
                 let before = self.requests[&request.0].computed;
                 self.sums.loaded_tokens += u64::from(computed.saturating_sub(before));
                 (request.0, computed.max(before))
@@ -359,7 +389,7 @@ impl Engine {
             _ => return,
         };
         let request = self.requests.get_mut(&id).unwrap();
-        assert_eq!(request.loading.take(), Some(copy));
+        assert!(request.loading.take().is_some());
         request.computed = computed;
         request.behind_layers = None;
         // Of a window there are only the blocks that were to be loaded: it begins anew.
@@ -585,11 +615,14 @@ impl Engine {
         }
     }
 
-    fn is_at_rest(&mut self) {
+    fn is_at_rest(&mut self, random: &mut Random) {
         for _ in 0..10_000 {
             self.step_device();
         }
-        self.collect();
+        while self.worker.num_open() > 0 || !self.reports.is_empty() {
+            self.collect(random);
+        }
+        self.collect(random);
         self.connector.build_step(&StepInput::default()).unwrap();
         let ConnectorStats { open_requests, open_copies, blocks_in_use, .. } = self.connector.stats();
         assert_eq!((open_requests, open_copies, blocks_in_use), (0, 0, 0));
