@@ -111,7 +111,7 @@ fn names(figures: &[NamedFigure], wanted: impl Fn(&str) -> bool) -> Vec<String> 
 }
 
 /// What is not the same around two runs.
-fn warnings<T>(before: &Stored<T>, after: &Stored<T>) -> Vec<String> {
+fn warnings<T: Figures>(before: &Stored<T>, after: &Stored<T>) -> Vec<String> {
     let Machine { cpu, threads, memory_bytes, platform, kernel } = &before.machine;
     let now = &after.machine;
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
@@ -130,6 +130,8 @@ fn warnings<T>(before: &Stored<T>, after: &Stored<T>) -> Vec<String> {
             own_arguments(&after.arguments).join(" "),
         ),
     ];
+    let surroundings = before.results.surroundings().into_iter().zip(after.results.surroundings());
+    pairs.extend(surroundings.map(|((what, before), (_, now))| (what, before, now)));
     pairs.retain(|(_, before, after)| before != after);
     let mut warnings: Vec<_> = pairs
         .into_iter()

@@ -10,6 +10,8 @@
 //!
 //! Requests run one at a time, and the tiers come to rest between them, so hits are a function of the trace alone.
 
+mod choice;
+mod gpu;
 mod gpu_cache;
 mod pattern;
 mod shared_store;
@@ -24,17 +26,21 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use hashbrown::HashSet;
 use kvo_core::{
-    BlockId, ChunkLayout, DeviceBackend, GroupIdx, HostMemory, LookupResult, OffloadKey, OffloadManager,
-    RequestContext, RequestId, SecondaryTier, SlotId, StoreOutcome, Transfer, TransferClass, TransferResult,
+    BlockId, ChunkLayout, GroupIdx, LookupResult, OffloadKey, OffloadManager, RequestContext, RequestId,
+    SecondaryTier, SlotId, StoreOutcome, Transfer, TransferClass, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
+use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner};
 use kvo_nvme::{NvmeOptions, NvmeStore};
 use kvo_policies::{CachePolicy, PolicyKind};
 use kvo_tiering::{TieringManager, TieringOptions};
 
-pub use self::stats::{EdgeSummary, ReplayStats, StepSummary, TierHits};
-use self::{gpu_cache::GpuCache, pattern::Pattern, shared_store::SharedStore, stats::StepTimes};
+pub use self::{
+    choice::{ChosenDevice, DeviceChoice, ReplayDevice},
+    gpu::GpuFailed,
+    stats::{EdgeSummary, ReplayStats, StepSummary, TierHits},
+};
+use self::{gpu::Gpu, gpu_cache::GpuCache, shared_store::SharedStore, stats::StepTimes};
 
 use crate::{TraceRequest, bytes, key};
 
@@ -44,6 +50,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// What a [`ReplayEngine`] is built with.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
+    /// Where GPU memory is.
+    pub device: ReplayDevice,
     /// Blocks of GPU memory.
     pub gpu_blocks: u32,
     /// Slots in CPU memory, one block each.
@@ -60,18 +68,17 @@ pub struct ReplayOptions {
     pub flip_bit_in_block: Option<u64>,
 }
 
-/// An engine with one GPU, whose memory is host memory, and every tier of kvo.
+/// An engine with one GPU, which may be simulated in host memory, and every tier of kvo.
 #[derive(Debug)]
 pub struct ReplayEngine {
     options: ReplayOptions,
     gpu: GpuCache,
     planner: CopyPlanner,
-    device: HostDevice,
+    device: Box<dyn Gpu>,
     manager: TieringManager<Box<dyn CachePolicy>>,
     store: Option<SharedStore>,
     /// What this engine has offered, if the store held chunks when it was opened.
     offered: Option<HashSet<OffloadKey>>,
-    pattern: Arc<Pattern>,
     steps: StepTimes,
     stats: ReplayStats,
     block: Vec<u8>,
@@ -92,12 +99,9 @@ impl ReplayEngine {
 
         let region = HostRegion::anonymous(&RegionOptions::new(options.cpu_chunks, slot_bytes))
             .context("the CPU tier (--cpu-chunks, --block-bytes)")?;
-        let region: Arc<dyn HostMemory> = Arc::new(region);
-        let mut device =
-            HostDevice::new(HostDeviceOptions::default(), region.clone()).context("the simulated GPU")?;
-        let span = device.alloc(device_bytes).context("the GPU's memory (--gpu-blocks, --block-bytes)")?;
-        // The planner names the first region.
-        device.attach(span).context("the GPU's memory")?;
+        let region = Arc::new(region);
+        let device = gpu::new(options.device, &layout, device_bytes, region.clone())?;
+        // It names the first region.
         let planner = CopyPlanner::new(layout, options.cpu_chunks, chunk.chunk_bytes())?;
 
         let primary =
@@ -124,7 +128,6 @@ impl ReplayEngine {
         Ok(Self {
             gpu: GpuCache::new(options.gpu_blocks),
             block: vec![0; slot_bytes],
-            pattern: Arc::new(Pattern::new(planner.layout().clone(), span.address())),
             steps: StepTimes::default(),
             stats: ReplayStats { recovered_chunks: recovered.into(), ..ReplayStats::default() },
             offered: (recovered > 0).then(HashSet::new),
@@ -140,7 +143,8 @@ impl ReplayEngine {
     ///
     /// # Errors
     /// If a part of the system refuses a call that it should take, or does not answer in time: a defect of kvo, or a
-    /// machine in trouble. Bytes that differ are no error here: they are counted.
+    /// machine in trouble. Where it is the GPU that failed, the error has a [`GpuFailed`]; then the engine serves no
+    /// more. Bytes that differ are no error here: they are counted.
     pub fn serve(&mut self, number: u64, request: &TraceRequest) -> anyhow::Result<()> {
         // What exceeds the GPU could not be computed in one go; it counts as missed.
         let served = request.blocks.len().min(self.options.gpu_blocks as usize);
@@ -173,11 +177,21 @@ impl ReplayEngine {
         self.stats.requests
     }
 
+    /// For a test of what comes of it: breaks the GPU for good.
+    ///
+    /// # Errors
+    /// If it is broken already.
+    pub fn break_gpu(&mut self) -> anyhow::Result<()> {
+        self.device.break_down()
+    }
+
     /// What has happened so far.
     pub fn stats(&self) -> ReplayStats {
         let mut stats = self.stats.clone();
         stats.steps = self.steps.summary();
-        stats.add_edges(&self.device.stats(), &self.manager.stats(), u64::from(self.options.block_bytes));
+        let (device, tiering) = (self.device.stats(), self.manager.stats());
+        let is_simulated = self.device.is_simulated();
+        stats.add_edges(&device, is_simulated, &tiering, u64::from(self.options.block_bytes));
         stats
     }
 
@@ -241,19 +255,16 @@ impl ReplayEngine {
     /// Lets the GPU compute blocks.
     fn compute(&mut self, keys: &[OffloadKey], ids: &[BlockId]) -> anyhow::Result<()> {
         let blocks: Vec<(OffloadKey, BlockId)> = keys.iter().copied().zip(ids.iter().copied()).collect();
-        let pattern = self.pattern.clone();
-        self.device.compute().launch(move |memory| pattern.write_blocks(&blocks, memory))?;
-        Ok(())
+        self.device.compute(blocks)
     }
 
     /// Compares blocks of GPU memory with what they must hold.
     fn check(&mut self, keys: &[OffloadKey], ids: &[BlockId]) -> anyhow::Result<()> {
-        let memory = self.device.memory();
         for (key, id) in keys.iter().zip(ids) {
             if self.options.flip_bit_in_block == Some(self.stats.blocks_compared) {
-                self.pattern.flip_bit(*id, memory)?;
+                self.device.flip_bit(*id)?;
             }
-            self.pattern.read_block(*id, memory, &mut self.block)?;
+            self.device.read_block(*id, &mut self.block)?;
             self.stats.blocks_compared += 1;
             self.stats.mismatches += u64::from(!bytes::holds(key, &self.block));
         }
@@ -311,16 +322,19 @@ impl ReplayEngine {
             TransferClass::Store => self.planner.plan_store(&chunks, &mut ops)?,
             _ => self.planner.plan_load(&chunks, &mut ops)?,
         }
-        let after = self.device.record_fence(self.device.compute().point())?;
-        let transfer = Transfer::new(class, ops, after);
-        let ticket = self.device.submit(transfer).map_err(|error| error.reason)?;
+        let after = self.device.fence()?;
+        let device = self.device.device();
+        let ticket = device
+            .submit(Transfer::new(class, ops, after))
+            .map_err(|error| error.reason)
+            .context(GpuFailed)?;
         let (started, mut done) = (Instant::now(), Vec::new());
         while done.is_empty() {
             ensure!(started.elapsed() < PATIENCE, "a copy did not end within {PATIENCE:?}");
-            self.device.wait(PATIENCE, &mut done);
+            device.wait(PATIENCE, &mut done);
         }
         match done.pop() {
-            Some(completion) if completion.ticket == ticket => Ok(completion.result.map_err(Into::into)),
+            Some(completion) if completion.ticket == ticket => Ok(completion.result.context(GpuFailed)),
             other => bail!("one copy is in flight, and {other:?} ended"),
         }
     }

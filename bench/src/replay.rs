@@ -14,9 +14,10 @@ use clap::{Args, value_parser};
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
 use kvo_bench::{
-    Interrupt, ReplayEngine, ReplayOptions, ReplayStats, Report, TierHits, Trace, kvo_synth, new_table,
-    number_cell, progress_bar,
+    ChosenDevice, DeviceChoice, GpuFailed, Interrupt, ReplayDevice, ReplayEngine, ReplayOptions, ReplayStats,
+    Report, TierHits, Trace, kvo_synth, new_table, number_cell, progress_bar,
 };
+use kvo_cuda::{Probe, probe};
 use kvo_policies::PolicyKind;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
@@ -29,13 +30,19 @@ use crate::{
 
 /// Replays a trace through GPU blocks, CPU slots and a store on an SSD, and checks every byte that comes back.
 ///
-/// The GPU's memory is host memory and its compute is a pattern written by a thread, so the figures of the GPU's
-/// edges are those of a model, not of a link. Requests run one after the other, and the tiers come to rest between
-/// them: the hits depend on the trace and the sizes alone.
+/// Where there is no GPU, or `--device host` says so, its memory is host memory and its compute is a pattern written by a
+/// thread; then the figures of the GPU's edges are those of a model, not of a link. Requests run one after the other, and
+/// the tiers come to rest between them: the hits depend on the trace and the sizes alone.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     trace: TraceArgs,
+    /// Where the blocks of the GPU are
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// Which GPU, as the CUDA driver counts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    device_ordinal: u32,
     /// Blocks of GPU memory
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
     gpu_blocks: u32,
@@ -80,6 +87,9 @@ pub(crate) struct ReplayArgs {
     /// Have the process killed, as by `kill -9`, once it has served N requests and goes on
     #[arg(long, value_name = "N", hide = true)]
     kill_after: Option<u64>,
+    /// Break the GPU for good once N requests were served, to see what comes of it
+    #[arg(long, value_name = "N", hide = true)]
+    break_gpu_after: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -90,7 +100,11 @@ struct Results<'a> {
     nvme_chunks: u32,
     block_bytes: u32,
     policy: String,
-    /// The GPU is a model: its memory is host memory.
+    /// Where the blocks of the GPU were: `host memory`, or a GPU with its driver and its link.
+    device: &'a str,
+    /// Why there.
+    device_reason: &'a str,
+    /// The GPU is a model: its memory is host memory, or its driver is one for tests.
     gpu_is_simulated: bool,
     seconds: f64,
     hit_percent: f64,
@@ -115,31 +129,25 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
     };
     let summary = TraceSummary::of(&trace);
     writeln!(out, "{summary}")?;
-    let options = options(args, &trace);
+    let chosen = args.device.decide(args.device_ordinal, probe_for(args.device))?;
+    writeln!(out, "{chosen}")?;
+    let options = options(args, &trace, chosen.device);
     writeln!(
         out,
-        "{} GPU blocks (simulated in host memory), {} CPU slots, {} NVMe chunks of {} bytes, {}",
-        options.gpu_blocks, options.cpu_chunks, options.nvme_chunks, options.block_bytes, options.policy
+        "{} GPU blocks ({}), {} CPU slots, {} NVMe chunks of {} bytes, {}",
+        options.gpu_blocks,
+        where_blocks_are(&chosen),
+        options.cpu_chunks,
+        options.nvme_chunks,
+        options.block_bytes,
+        options.policy
     )?;
 
     let place = StorePlace::of(args)?;
     let mut engine = ReplayEngine::new(options.clone(), place.path())?;
     let requests = requests(args, &trace)?;
     let started = Instant::now();
-    let progress = progress_bar(requests.len() as u64, "requests");
-    let mut complete = true;
-    for (number, request) in (0..).zip(&trace.requests).take(requests.end).skip(requests.start) {
-        if interrupt.is_set() {
-            complete = false;
-            break;
-        }
-        engine.serve(number, request).with_context(|| format!("request {number} of {}", trace.name))?;
-        progress.inc(1);
-        if args.kill_after == Some(engine.served()) {
-            kill_soon();
-        }
-    }
-    progress.finish_and_clear();
+    let end = serve(args, &mut engine, &trace, requests.clone(), interrupt)?;
 
     let stats = engine.stats();
     let results = Results {
@@ -149,24 +157,84 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
         nvme_chunks: options.nvme_chunks,
         block_bytes: options.block_bytes,
         policy: options.policy.to_string(),
-        gpu_is_simulated: true,
+        device: &chosen.name,
+        device_reason: &chosen.reason,
+        gpu_is_simulated: chosen.is_simulated,
         seconds: started.elapsed().as_secs_f64(),
         hit_percent: stats.hit_percent(),
         peak_memory_bytes: peak_memory_bytes(),
         stats: &stats,
     };
-    print(&mut out, &results)?;
-    let file = Report::new(&results, complete).write(args.report_name())?;
+    print(&mut out, &results, &chosen)?;
+    let file = Report::new(&results, matches!(end, End::AllServed)).write(args.report_name())?;
     writeln!(out, "as JSON: {}", file.display())?;
+    if let End::GpuFailed(error) = &end {
+        writeln!(out, "FAILED after {} of {} requests: {error:#}", stats.requests, requests.len())?;
+    }
     if stats.mismatches > 0 {
         writeln!(out, "FAILED: {} of {} compared blocks differ", stats.mismatches, stats.blocks_compared)?;
         return Ok(Outcome::Failed);
     }
-    if !complete {
-        writeln!(out, "stopped after {} of {} requests", stats.requests, requests.len())?;
-        return Ok(Outcome::Interrupted);
+    match end {
+        End::AllServed => Ok(Outcome::Passed),
+        End::Interrupted => {
+            writeln!(out, "stopped after {} of {} requests", stats.requests, requests.len())?;
+            Ok(Outcome::Interrupted)
+        }
+        End::GpuFailed(_) => Ok(Outcome::Failed),
     }
-    Ok(Outcome::Passed)
+}
+
+/// How serving requests ended.
+enum End {
+    AllServed,
+    Interrupted,
+    /// What was served before counts.
+    GpuFailed(anyhow::Error),
+}
+
+/// Serves requests one after the other.
+fn serve(
+    args: &ReplayArgs,
+    engine: &mut ReplayEngine,
+    trace: &Trace,
+    requests: Range<usize>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<End> {
+    let progress = progress_bar(requests.len() as u64, "requests");
+    for (number, request) in (0..).zip(&trace.requests).take(requests.end).skip(requests.start) {
+        if interrupt.is_set() {
+            progress.finish_and_clear();
+            return Ok(End::Interrupted);
+        }
+        let served = engine.serve(number, request);
+        if let Err(error) = served.with_context(|| format!("request {number} of {}", trace.name)) {
+            progress.finish_and_clear();
+            return if error.is::<GpuFailed>() { Ok(End::GpuFailed(error)) } else { Err(error) };
+        }
+        progress.inc(1);
+        if args.kill_after == Some(engine.served()) {
+            kill_soon();
+        }
+        if args.break_gpu_after == Some(engine.served()) {
+            engine.break_gpu()?;
+        }
+    }
+    progress.finish_and_clear();
+    Ok(End::AllServed)
+}
+
+/// What there is of GPUs. No driver is looked for where none is wanted.
+fn probe_for(choice: DeviceChoice) -> &'static Probe {
+    if choice == DeviceChoice::Host { &Probe::Disabled } else { probe() }
+}
+
+fn where_blocks_are(chosen: &ChosenDevice) -> String {
+    match (chosen.device, chosen.is_simulated) {
+        (ReplayDevice::Host, _) => "simulated in host memory".to_owned(),
+        (ReplayDevice::Cuda { .. }, true) => "simulated by a driver for tests".to_owned(),
+        (ReplayDevice::Cuda { ordinal }, false) => format!("on GPU {ordinal}"),
+    }
 }
 
 /// Where the store is.
@@ -218,8 +286,9 @@ fn kill_soon() {
     });
 }
 
-fn options(args: &ReplayArgs, trace: &Trace) -> ReplayOptions {
+fn options(args: &ReplayArgs, trace: &Trace, device: ReplayDevice) -> ReplayOptions {
     let options = ReplayOptions {
+        device,
         gpu_blocks: args.gpu_blocks,
         cpu_chunks: args.cpu_chunks,
         nvme_chunks: args.nvme_chunks,
@@ -240,11 +309,16 @@ fn options(args: &ReplayArgs, trace: &Trace) -> ReplayOptions {
     options
 }
 
-fn print(out: &mut impl Write, results: &Results<'_>) -> anyhow::Result<()> {
+fn print(out: &mut impl Write, results: &Results<'_>, chosen: &ChosenDevice) -> anyhow::Result<()> {
     let stats = results.stats;
     writeln!(out, "\n{}", hits_table(stats))?;
     writeln!(out, "\n{}", edges_table(stats))?;
-    writeln!(out, "The GPU's edges are copies within host memory; the store's go through the page cache.")?;
+    let copies = match (chosen.device, chosen.is_simulated) {
+        (ReplayDevice::Host, _) => "copies within host memory",
+        (ReplayDevice::Cuda { .. }, true) => "copies of a driver for tests, a model",
+        (ReplayDevice::Cuda { .. }, false) => "copies over its link",
+    };
+    writeln!(out, "The GPU's edges are {copies}; the store's go through the page cache.")?;
     writeln!(
         out,
         "\n{} requests in {:.1} s; {:.2} % of blocks hit; {} scheduler steps, p50 {:.1} us, p99 {:.1} us; peak memory {}",

@@ -248,6 +248,46 @@ fn a_replay_compares_every_hit_and_leaves_the_same_figures_as_json() {
     assert!(hits.iter().sum::<u64>() > 3096, "{hits:?}");
 }
 
+/// A replay on a machine whose GPUs are turned off.
+fn replay_without_gpus(more: &[&str]) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(&SMALL_REPLAY)
+        .args(more)
+        .env("KVO_BENCH_OUT", dir.path())
+        .env("KVO_CUDA", "off")
+        .output()
+        .unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text)
+}
+
+#[test]
+fn a_replay_takes_host_memory_where_there_is_no_gpu_and_says_why() {
+    let (status, text) = replay_without_gpus(&[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("device: host memory, because GPUs are turned off by KVO_CUDA\n"), "{text}");
+    let (status, text) = replay_without_gpus(&["--device", "host"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("device: host memory, because --device host asks for it\n"), "{text}");
+}
+
+#[test]
+fn a_gpu_that_is_asked_for_and_not_there_is_an_error_that_says_why() {
+    let (status, text) = replay_without_gpus(&["--device", "cuda"]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("error: --device cuda: GPUs are turned off by KVO_CUDA"), "{text}");
+    check_refused(&["replay", "--device", "gpu"], &["--device", "[possible values: host, cuda, auto]"]);
+    if matches!(kvo_cuda::probe(), kvo_cuda::Probe::NoDriver { .. }) {
+        check_refused(
+            &["replay", "--device", "cuda"],
+            &["--device cuda: there is no CUDA driver: libcuda.so.1: "],
+        );
+    } else {
+        eprintln!("SKIPPED: this machine has a driver: {}", kvo_cuda::probe());
+    }
+}
+
 #[test]
 fn a_micro_smoke_run_measures_every_job_and_evicts_the_same_every_time() {
     let dir = tempfile::tempdir().unwrap();

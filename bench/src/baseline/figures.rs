@@ -55,16 +55,25 @@ pub trait Figures {
     /// All their figures.
     fn figures(&self) -> Vec<NamedFigure>;
 
+    /// What the figures depend on that neither the machine nor the command line says, each with its name.
+    fn surroundings(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// A hash of all that is counted: equal on every machine for the same work by code that does the same.
     fn counts_hash(&self) -> Fingerprint {
-        let mut hash = Fingerprint::EMPTY;
-        for figure in self.figures() {
-            if let Value::Exact { value, .. } = figure.value {
-                hash.extend(figure.name.bytes().chain(value.bytes()).map(u32::from));
-            }
-        }
-        hash
+        hash_of(&self.figures())
     }
+}
+
+fn hash_of(figures: &[NamedFigure]) -> Fingerprint {
+    let mut hash = Fingerprint::EMPTY;
+    for figure in figures {
+        if let Value::Exact { value, .. } = &figure.value {
+            hash.extend(figure.name.bytes().chain(value.bytes()).map(u32::from));
+        }
+    }
+    hash
 }
 
 impl Value {
@@ -201,6 +210,7 @@ impl Figures for ReplayResults {
             figures.push(figure(format!("prefix, {place}"), "blocks", Value::exact(&blocks, &work)));
         }
         figures.push(figure("mismatches".to_owned(), "blocks", Value::exact(&self.mismatches, "any")));
+        // On another device the same moves, and no faster or slower that says anything: its edges have other names.
         for edge in &self.edges {
             // Jobs of the store's edges overlap as its threads have it; what moved does not depend on that.
             let bytes = Value::exact(&edge.bytes, &work);
@@ -215,6 +225,23 @@ impl Figures for ReplayResults {
             figures.push(figure(what.to_owned(), unit, Value::Once(number)));
         }
         figures
+    }
+
+    fn surroundings(&self) -> Vec<(&'static str, String)> {
+        vec![("device", self.device.clone())]
+    }
+
+    /// The same on every device: the names of its edges do not count.
+    fn counts_hash(&self) -> Fingerprint {
+        let mut simulated = self.clone();
+        for edge in &mut simulated.edges {
+            match edge.edge.as_str() {
+                "GPU to CPU" => "simulated GPU to CPU".clone_into(&mut edge.edge),
+                "CPU to GPU" => "CPU to simulated GPU".clone_into(&mut edge.edge),
+                _ => {}
+            }
+        }
+        hash_of(&simulated.figures())
     }
 }
 

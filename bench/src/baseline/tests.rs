@@ -1,5 +1,7 @@
+use serde_json::json;
+
 use super::*;
-use crate::{MicroFigure, MicroResults, MicroSize, MicroSubject};
+use crate::{MicroFigure, MicroResults, MicroSize, MicroSubject, ReplayResults};
 
 fn rounds(median: f64) -> Vec<f64> {
     [0.98, 0.99, 1.0, 1.01, 1.02, 1.0, 1.0].map(|factor| factor * median).to_vec()
@@ -179,4 +181,53 @@ fn figures_of_one_run_alone_are_counted_and_not_compared() {
     assert!(
         comparison.to_string().contains("only now, so not compared: 4 figures, such as 100k, floor, load")
     );
+}
+
+/// A replay as older programs reported it: nothing is said of a device.
+fn replay() -> Stored<ReplayResults> {
+    let edge = |edge: &str| json!({ "edge": edge, "jobs": 1, "bytes": 5, "seconds": 1.0, "mb_per_s": 5.0 });
+    let hits = json!({ "blocks": 3, "tokens": 3 });
+    let results = json!({
+        "trace": { "name": "t", "block_tokens": 1, "requests": 1, "accesses": 9, "unique_blocks": 5, "fingerprint": "f" },
+        "gpu_blocks": 1, "cpu_chunks": 1, "nvme_chunks": 1, "block_bytes": 1, "policy": "lru", "seconds": 1.0,
+        "requests": 1, "blocks": 9, "gpu": hits, "cpu": hits, "nvme": hits, "blocks_compared": 9, "mismatches": 0,
+        "edges": [edge("simulated GPU to CPU"), edge("CPU to simulated GPU"), edge("CPU to NVMe")],
+        "steps": { "steps": 1, "p50_us": 1.0, "p99_us": 1.0 },
+    });
+    let Stored { arguments, profile, commit, machine, unix_seconds, complete, .. } = micro(1.0, 1.0, "ff");
+    let results = serde_json::from_value(results).unwrap();
+    let command = "replay".to_owned();
+    Stored { command, arguments, profile, commit, machine, unix_seconds, complete, results }
+}
+
+/// The same on a GPU.
+fn replay_on_gpu() -> Stored<ReplayResults> {
+    let mut report = replay();
+    report.results.device = "NVIDIA H200 (cuda:0)".to_owned();
+    report.results.gpu_is_simulated = false;
+    report.results.edges[0].edge = "GPU to CPU".to_owned();
+    report.results.edges[1].edge = "CPU to GPU".to_owned();
+    report
+}
+
+#[test]
+fn a_replay_on_another_device_is_warned_of_and_its_edges_are_not_compared() {
+    let comparison = compare(&replay(), &replay_on_gpu());
+    assert_eq!(comparison.warnings, ["the device differs: host memory before, NVIDIA H200 (cuda:0) now"]);
+    let names = |kind: &str| ["simulated ", ""].map(|simulated| format!("{simulated}GPU to CPU, {kind}"));
+    for kind in ["moved", "rate"] {
+        let [before, now] = names(kind);
+        assert!(comparison.only_before.contains(&before) && comparison.only_after.contains(&now));
+    }
+    assert_eq!(comparison.failures().count(), 0);
+    assert_eq!(compare(&replay(), &replay()).warnings, <[String; 0]>::default());
+}
+
+#[test]
+fn the_hash_of_a_replays_counts_is_the_same_on_every_device() {
+    let hash = |report: &Stored<ReplayResults>| report.results.counts_hash();
+    assert_eq!(hash(&replay()), hash(&replay_on_gpu()));
+    let mut moved = replay_on_gpu();
+    moved.results.edges[0].bytes += 1;
+    assert_ne!(hash(&replay()), hash(&moved));
 }

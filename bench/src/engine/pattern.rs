@@ -1,7 +1,7 @@
-//! The bytes of blocks on the simulated GPU.
+//! The bytes of blocks on the GPU.
 
 use kvo_core::{BlockId, GroupIdx, OffloadKey};
-use kvo_cuda::{BlockLayout, DeviceAccessError, DeviceMemory, GroupLayout};
+use kvo_cuda::{BlockLayout, GroupLayout};
 
 use crate::bytes;
 
@@ -18,42 +18,46 @@ impl Pattern {
         Self { layout, base }
     }
 
-    /// Writes what each block must hold: the kernel that computes them.
-    pub(super) fn write_blocks(&self, blocks: &[(OffloadKey, BlockId)], memory: &DeviceMemory) {
-        let block_bytes = usize::try_from(self.group().block_bytes()).expect("a block fits memory");
-        let mut filled = vec![0; block_bytes];
+    /// Writes what each block must hold, page by page, to the address of each.
+    pub(super) fn write_blocks<E>(
+        &self,
+        blocks: &[(OffloadKey, BlockId)],
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut filled = vec![0; self.block_bytes()];
         for (key, id) in blocks {
             bytes::fill(key, &mut filled);
             for (page, address) in filled.chunks_exact(self.page_bytes()).zip(self.pages(*id)) {
-                memory.write(address, page).expect("the layout keeps pages within the device's memory");
+                write(address, page)?;
             }
-        }
-    }
-
-    /// Reads a block's pages, in the order of planes, into `bytes`.
-    pub(super) fn read_block(
-        &self,
-        id: BlockId,
-        memory: &DeviceMemory,
-        bytes: &mut [u8],
-    ) -> Result<(), DeviceAccessError> {
-        for (page, address) in bytes.chunks_exact_mut(self.page_bytes()).zip(self.pages(id)) {
-            memory.read(address, page)?;
         }
         Ok(())
     }
 
-    /// Damages a block by one bit.
-    pub(super) fn flip_bit(&self, id: BlockId, memory: &DeviceMemory) -> Result<(), DeviceAccessError> {
-        let Some(address) = self.pages(id).last() else { return Ok(()) };
-        let mut byte = [0];
-        memory.read(address, &mut byte)?;
-        memory.write(address, &[byte[0] ^ 0x10])
+    /// Reads a block's pages, in the order of planes, into `bytes`.
+    pub(super) fn read_block<E>(
+        &self,
+        id: BlockId,
+        bytes: &mut [u8],
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (page, address) in bytes.chunks_exact_mut(self.page_bytes()).zip(self.pages(id)) {
+            read(address, page)?;
+        }
+        Ok(())
+    }
+
+    /// Where the last page of a block starts.
+    pub(super) fn last_page(&self, id: BlockId) -> u64 {
+        self.pages(id).last().expect("a block has a page")
+    }
+
+    fn block_bytes(&self) -> usize {
+        usize::try_from(self.group().block_bytes()).expect("a block fits memory")
     }
 
     fn page_bytes(&self) -> usize {
-        let block_bytes = usize::try_from(self.group().block_bytes()).expect("a block fits memory");
-        block_bytes / self.group().planes().len()
+        self.block_bytes() / self.group().planes().len()
     }
 
     /// The one group that a layout of the replay has.

@@ -80,8 +80,19 @@ pub struct StepSummary {
 }
 
 impl ReplayStats {
-    pub(super) fn add_edges(&mut self, device: &DeviceStats, tiering: &TieringStats, block_bytes: u64) {
-        let mut edges = vec![("simulated GPU to CPU", device.stores), ("CPU to simulated GPU", device.loads)];
+    pub(super) fn add_edges(
+        &mut self,
+        device: &DeviceStats,
+        is_simulated: bool,
+        tiering: &TieringStats,
+        block_bytes: u64,
+    ) {
+        let [store, load] = if is_simulated {
+            ["simulated GPU to CPU", "CPU to simulated GPU"]
+        } else {
+            ["GPU to CPU", "CPU to GPU"]
+        };
+        let mut edges = vec![(store, device.stores), (load, device.loads)];
         for tier in &tiering.tiers {
             edges.push(("CPU to NVMe", tier.written));
             edges.push(("NVMe to CPU", tier.read));

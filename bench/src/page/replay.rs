@@ -6,7 +6,7 @@ use super::{
     parts::{Cell, table},
     plot::{Bar, BarSeries, Bars, colour_of, figure},
 };
-use crate::{ReplayResults, Spread, Stored};
+use crate::{ChosenDevice, ReplayResults, Spread, Stored};
 
 const SIZE: (u32, u32) = (540, 300);
 
@@ -15,14 +15,13 @@ pub(super) fn section(report: &Stored<ReplayResults>) -> anyhow::Result<Markup> 
     let trace = &results.trace;
     let served: Vec<_> = results
         .served()
-        .map(|(place, blocks)| (shown(place), 100.0 * blocks as f64 / results.blocks.max(1) as f64))
+        .map(|(place, blocks)| (shown(place, results), 100.0 * blocks as f64 / results.blocks.max(1) as f64))
         .into();
     let seconds: Vec<_> = results.edges.iter().map(|edge| (edge.edge.clone(), edge.seconds)).collect();
     Ok(html! {
         p class="note" {
-            strong { "The GPU is simulated: " }
-            "its memory is host memory, so the times of its edges are those of copies within it. The store is real, and \
-             goes through the page cache. The hits depend on the trace and the sizes alone."
+            (gpu_note(results))
+            " The store is real, and goes through the page cache. The hits depend on the trace and the sizes alone."
         }
         p {
             (trace.name) ": " (results.requests) " of " (trace.requests) " requests, " (results.blocks) " blocks; "
@@ -43,9 +42,25 @@ pub(super) fn section(report: &Stored<ReplayResults>) -> anyhow::Result<Markup> 
     })
 }
 
-/// The GPU's part is that of a model.
-fn shown(place: &str) -> String {
-    if place == "GPU" { "simulated GPU".to_owned() } else { place.to_owned() }
+/// What the times of the GPU's edges are worth.
+fn gpu_note(results: &ReplayResults) -> Markup {
+    let reason = results.device_reason.as_ref().map(|reason| format!("because {reason}; "));
+    html! {
+        @if !results.gpu_is_simulated {
+            strong { "The GPU: " } (results.device) ", " (reason.unwrap_or_default())
+            "the times of its edges are those of copies over its link."
+        } @else if results.device == ChosenDevice::HOST {
+            strong { "The GPU is simulated: " } (reason.unwrap_or_default())
+            "its memory is host memory, so the times of its edges are those of copies within it."
+        } @else {
+            strong { "The GPU is simulated: " } (results.device) ", " (reason.unwrap_or_default())
+            "its driver is one for tests, so the times of its edges are those of a model."
+        }
+    }
+}
+
+fn shown(place: &str, results: &ReplayResults) -> String {
+    if place == "GPU" && results.gpu_is_simulated { "simulated GPU".to_owned() } else { place.to_owned() }
 }
 
 fn bars(caption: &str, y_label: &str, title: &str, values: &[(String, f64)]) -> anyhow::Result<Markup> {

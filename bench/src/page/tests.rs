@@ -174,6 +174,45 @@ fn every_plot_has_a_title_and_is_drawn_within_its_frame() {
     }
 }
 
+/// The page of a replay with these fields besides.
+#[track_caller]
+fn check_replay(fields: &[(&str, Value)], parts: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut results = replay();
+    for (field, value) in fields {
+        results[*field] = value.clone();
+    }
+    write(dir.path(), "replay.json", &report("replay", &results).to_string());
+    let html = fs::read_to_string(write_page(dir.path()).unwrap().path).unwrap();
+    for part in parts {
+        assert!(html.contains(part), "{part:?} is not in {html}");
+    }
+    assert!(!html.contains("<script") && parts.iter().any(|part| part.contains("GPU")), "{html}");
+}
+
+#[test]
+fn a_replay_says_on_which_device_it_ran_and_what_its_times_are_worth() {
+    let device = |name: &str| ("device", json!(name));
+    let reason = ("device_reason", json!(HOSTILE));
+    check_replay(&[], &["The GPU is simulated: ", "its memory is host memory", ">simulated GPU</td>"]);
+    check_replay(
+        &[device("host memory"), reason.clone()],
+        &["The GPU is simulated: ", "because &lt;script&gt;", "its memory is host memory"],
+    );
+    check_replay(
+        &[device("fake"), reason.clone(), ("gpu_is_simulated", json!(true))],
+        &[
+            "The GPU is simulated: </strong>fake, because ",
+            "its driver is one for tests",
+            ">simulated GPU</td>",
+        ],
+    );
+    check_replay(
+        &[device("NVIDIA H200"), reason, ("gpu_is_simulated", json!(false))],
+        &["The GPU: </strong>NVIDIA H200, because ", "copies over its link", ">GPU</td>"],
+    );
+}
+
 #[test]
 fn a_broken_report_is_named_and_the_others_are_shown() {
     let dir = full();

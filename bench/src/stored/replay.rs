@@ -3,13 +3,22 @@
 use serde::Deserialize;
 
 use super::{StoredResults, StoredTrace, check_amount};
+use crate::ChosenDevice;
 
 /// A trace through every tier.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ReplayResults {
     /// The trace.
     pub trace: StoredTrace,
-    /// Blocks of the simulated GPU.
+    /// Where the blocks of the GPU were. Older reports do not say: it was host memory.
+    #[serde(default = "host_memory")]
+    pub device: String,
+    /// Why there.
+    pub device_reason: Option<String>,
+    /// Whether the GPU was a model.
+    #[serde(default = "always")]
+    pub gpu_is_simulated: bool,
+    /// Blocks of the GPU.
     pub gpu_blocks: u64,
     /// Slots of the CPU tier.
     pub cpu_chunks: u64,
@@ -41,6 +50,14 @@ pub struct ReplayResults {
     pub edges: Vec<ReplayEdge>,
     /// Time of scheduler steps.
     pub steps: ReplaySteps,
+}
+
+fn host_memory() -> String {
+    ChosenDevice::HOST.to_owned()
+}
+
+fn always() -> bool {
+    true
 }
 
 /// What one tier served.

@@ -57,7 +57,8 @@ pub struct DeviceInfo {
     pub id: OwnerId,
 }
 
-/// A stretch of a device's memory in which an engine keeps blocks: one allocation, or a part of one.
+/// A stretch of a device's memory in which an engine keeps blocks: a part of one allocation, or of several that lie side
+/// by side without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceSpan {
     address: u64,
@@ -216,8 +217,9 @@ pub struct Transfer {
     pub class: TransferClass,
     /// The copies. No two write the same bytes. They may run in any order between two marks.
     pub ops: Vec<CopyOp>,
-    /// Where parts of it end, as numbers of copies, ascending: `ops[..marks[0]]`, then up to `marks[1]`, and so on. For
-    /// loads layer by layer: compute can wait for a mark instead of the whole.
+    /// Where parts of it end, as numbers of copies, none less than the one before: `ops[..marks[0]]`, then up to
+    /// `marks[1]`, and so on. A mark that is as great as the one before ends a part without copies, as of a layer that has
+    /// nothing to load. For loads layer by layer: compute can wait for a mark instead of the whole.
     pub marks: Vec<u32>,
     /// What must have happened first.
     pub after: Fence,

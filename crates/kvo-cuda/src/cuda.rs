@@ -12,6 +12,7 @@ mod issue;
 mod numa;
 mod paths;
 mod probe;
+mod regions;
 mod state;
 mod worker;
 

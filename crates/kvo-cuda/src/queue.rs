@@ -296,6 +296,17 @@ impl TransferQueue {
         None
     }
 
+    /// Names the fences that [`next_piece`](Self::next_piece) would ask for, one a class at most.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    pub(crate) fn next_fences(&mut self, direction: Direction, mut name: impl FnMut(Fence)) {
+        for class in TransferClass::ALL.into_iter().filter(|class| class.direction() == direction) {
+            let head = self.head(class).map(|index| &self.entries[index]);
+            if let Some(entry) = head.filter(|entry| !entry.has_begun()) {
+                name(entry.after);
+            }
+        }
+    }
+
     /// The first transfer of a class that has something to give out.
     fn head(&mut self, class: TransferClass) -> Option<usize> {
         let queue = &mut self.queued[class as usize];
@@ -421,6 +432,23 @@ impl TransferQueue {
     pub(crate) fn give_up(&mut self, now: Duration) {
         self.shut_down(now);
         self.fail_those(|_| true, now, |_| TransferFailure::ShutDown);
+    }
+
+    /// The device is dead and has done all that it had, also pieces that never ended: what is held is released.
+    #[cfg_attr(
+        not(any(test, feature = "cuda")),
+        expect(dead_code, reason = "for a device that is driven by a driver")
+    )]
+    pub(crate) fn end_all(&mut self) {
+        self.on_device = [0; 2];
+        let held = |(_, entry): &(usize, &Entry)| entry.is_reported && entry.num_on_device > 0;
+        let mut held: Vec<(Ticket, usize)> =
+            self.entries.iter().filter(held).map(|(index, entry)| (entry.ticket, index)).collect();
+        held.sort_unstable();
+        for (ticket, index) in held {
+            self.released.push_back(ticket);
+            self.forget(index);
+        }
     }
 
     /// Fails open transfers, the oldest first.

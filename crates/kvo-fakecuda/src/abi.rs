@@ -28,6 +28,8 @@ impl Code {
     pub const UNSUPPORTED_PTX_VERSION: Self = Self(222);
     /// The handle is no stream, event, module or function.
     pub const INVALID_HANDLE: Self = Self(400);
+    /// Something is not in the state for the call.
+    pub const ILLEGAL_STATE: Self = Self(401);
     /// The module has no such function.
     pub const NOT_FOUND: Self = Self(500);
     /// The work is not over yet.
@@ -50,6 +52,20 @@ impl Code {
     pub const NOT_PERMITTED: Self = Self(800);
     /// The driver or the device cannot do it.
     pub const NOT_SUPPORTED: Self = Self(801);
+    /// Not while a stream is being captured.
+    pub const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
+    /// The capture was spoilt by what went before.
+    pub const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
+    /// The call would make one of two captures.
+    pub const STREAM_CAPTURE_MERGE: Self = Self(902);
+    /// The capture began on another stream.
+    pub const STREAM_CAPTURE_UNMATCHED: Self = Self(903);
+    /// A stream that joined the capture was not waited for.
+    pub const STREAM_CAPTURE_UNJOINED: Self = Self(904);
+    /// The call would tie the capture to what is outside of it.
+    pub const STREAM_CAPTURE_ISOLATION: Self = Self(905);
+    /// The event is part of a capture.
+    pub const CAPTURED_EVENT: Self = Self(907);
     /// Sticky: nobody knows.
     pub const UNKNOWN: Self = Self(999);
 }
@@ -138,6 +154,7 @@ pub(crate) fn error_name(code: u32) -> &'static core::ffi::CStr {
         218 => c"CUDA_ERROR_INVALID_PTX",
         222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         400 => c"CUDA_ERROR_INVALID_HANDLE",
+        401 => c"CUDA_ERROR_ILLEGAL_STATE",
         500 => c"CUDA_ERROR_NOT_FOUND",
         600 => c"CUDA_ERROR_NOT_READY",
         700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -149,6 +166,13 @@ pub(crate) fn error_name(code: u32) -> &'static core::ffi::CStr {
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
         800 => c"CUDA_ERROR_NOT_PERMITTED",
         801 => c"CUDA_ERROR_NOT_SUPPORTED",
+        900 => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        901 => c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        902 => c"CUDA_ERROR_STREAM_CAPTURE_MERGE",
+        903 => c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+        904 => c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+        905 => c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+        907 => c"CUDA_ERROR_CAPTURED_EVENT",
         999 => c"CUDA_ERROR_UNKNOWN",
         _ => c"a code that the fake driver has no name for",
     }

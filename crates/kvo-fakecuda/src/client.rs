@@ -62,6 +62,8 @@ pub enum Hold {
     ToDevice(u32),
     /// The engine that copies from the device.
     ToHost(u32),
+    /// Every call of that function: it does not return, and has done nothing. To be released before the driver is reset.
+    Calls(&'static str),
     /// Every copy that reads or writes one of these bytes, of a device or of the host.
     Range {
         /// Where they start.
@@ -78,6 +80,7 @@ impl Hold {
             Self::Stream(handle) => (Held::Stream as u32, handle, 0),
             Self::ToDevice(device) => (Held::HostToDevice as u32, u64::from(device), 0),
             Self::ToHost(device) => (Held::DeviceToHost as u32, u64::from(device), 0),
+            Self::Calls(symbol) => (Held::Call as u32, number_of(symbol) as u64, 0),
             Self::Range { address, bytes } => (Held::Range as u32, address, bytes),
         }
     }
@@ -350,6 +353,17 @@ impl FakeDriver {
             thread::sleep(Duration::from_micros(200));
         }
         true
+    }
+}
+
+/// Memory.
+impl FakeDriver {
+    /// Allocations of `bytes` bytes each on a device, side by side, as a program maps them into one range of addresses:
+    /// where the first starts. A copy that leaves one of them is refused, which a real driver need not do; they are freed
+    /// with the context. `None` if there is no room, or `bytes` is not in whole pages of 4096.
+    pub fn allocate_side_by_side(&self, device: u32, bytes: u64, count: u64) -> Option<u64> {
+        let address = (self.controls.side_by_side)(u64::from(device), bytes, count);
+        (address != 0).then_some(address)
     }
 }
 

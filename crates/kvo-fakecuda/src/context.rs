@@ -176,6 +176,7 @@ impl Driver {
         state.cursors = state.devices.iter().map(|device| device.cursor).collect();
         state.devices.clear();
         state.events.clear();
+        state.captures.clear();
         state.config = crate::state::Config::default();
         state.is_initialised = false;
         state.faults = crate::faults::Faults::default();

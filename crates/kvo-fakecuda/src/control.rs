@@ -31,6 +31,7 @@ pub(crate) static CONTROLS: Controls = Controls {
     compute,
     shadow,
     check_red_zones,
+    side_by_side,
 };
 
 extern "C" fn reset() {
@@ -184,6 +185,12 @@ extern "C" fn shadow(address: u64, bytes: u64, anywhere: bool) -> u64 {
     let device = state.device_at(address).filter(|_| is_inside || anywhere);
     let span = device.and_then(|device| state.arenas[device].span(address, native(bytes)));
     span.map_or(0, Span::address)
+}
+
+extern "C" fn side_by_side(device: u64, bytes: u64, count: u64) -> u64 {
+    let device = usize::try_from(device).unwrap_or(usize::MAX);
+    let address = driver().lock().allocate_side_by_side(device, native(bytes), native(count));
+    address.unwrap_or(0)
 }
 
 extern "C" fn check_red_zones() {

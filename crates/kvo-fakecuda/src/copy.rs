@@ -8,6 +8,7 @@ use crate::{
     state::{Driver, State},
     streams::Point,
     tally,
+    wire::native,
     work::Work,
 };
 
@@ -115,11 +116,12 @@ impl State {
             let span = span.ok_or(Code::INVALID_VALUE)?;
             return Ok(Place { side: Side::Device(device), address, span });
         }
-        let host = self.host.host_address_of(address).unwrap_or(address);
+        let device = self.usable(context)?;
+        let host = self.host.host_address_of(device, address)?;
         let span = Span::of_caller(host, bytes);
         let side = match self.host.overlap(context, host, bytes) {
             Overlap::Inside(range) => {
-                Side::Pinned { is_device_address: range.device_address + (host - range.start) == address }
+                Side::Pinned { is_device_address: range.address_on(device) + (host - range.start) == address }
             }
             Overlap::Straddles => return Err(Code::INVALID_VALUE),
             Overlap::Outside => Side::Pageable,
@@ -231,6 +233,13 @@ impl Driver {
             })
             .collect();
         let rows = rows.ok_or(Code::INVALID_VALUE)?;
+        let (first, last) = (rows[0], rows[rows.len() - 1]);
+        let state = self.lock();
+        // What is between the rows is of the same memory as these.
+        for (start, end) in [(first.to, last.to), (first.from, last.from)] {
+            state.place(context, start, native(end - start) + copy.width_bytes)?;
+        }
+        drop(state);
         self.copy_rows(context, Way::Any, &rows, stream).map(|_| ())
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Device {
     /// The sticky error. It outlives the context: only a new process gets rid of it.
     pub(crate) dead: Option<Code>,
     /// By address.
-    pub(crate) allocations: BTreeMap<u64, usize>,
+    pub(crate) allocations: BTreeMap<u64, Allocation>,
     allocated_bytes: usize,
     /// Where the next allocation goes: addresses come back only when all have been used.
     pub(crate) cursor: usize,
@@ -35,7 +35,40 @@ pub(crate) struct Device {
     pub(crate) engines: [VecDeque<u64>; 2],
 }
 
-/// How much of the arena an allocation takes, red zones and all.
+/// An allocation, alone or one of several side by side, which have red zones around them and none in between.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocation {
+    bytes: usize,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Allocation {
+    fn alone(bytes: usize) -> Self {
+        Self { bytes, is_first: true, is_last: true }
+    }
+
+    fn is_alone(self) -> bool {
+        self.is_first && self.is_last
+    }
+
+    /// Bytes of the red zone before it.
+    fn before(self) -> usize {
+        if self.is_first { RED_BYTES } else { 0 }
+    }
+
+    /// Bytes of the red zone behind it, and the rest of its last page.
+    fn after(self) -> usize {
+        self.bytes.next_multiple_of(PAGE_BYTES) - self.bytes + if self.is_last { RED_BYTES } else { 0 }
+    }
+
+    /// How much of the arena it takes, red zones and all.
+    fn extent(self) -> usize {
+        self.before() + self.bytes + self.after()
+    }
+}
+
+/// How much of the arena an allocation takes that is alone.
 fn extent(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(PAGE_BYTES)?.checked_add(2 * RED_BYTES)
 }
@@ -54,19 +87,42 @@ impl State {
         whole.fill(RED);
         whole.part(RED_BYTES, bytes).fill(FRESH);
         memory.cursor = offset + extent;
-        memory.allocations.insert(address, bytes);
+        memory.allocations.insert(address, Allocation::alone(bytes));
         memory.allocated_bytes += bytes;
         Ok(address)
     }
 
+    /// `count` allocations of so many whole pages, side by side, as if they were mapped so; the address of the first.
+    pub(crate) fn allocate_side_by_side(
+        &mut self,
+        device: usize,
+        bytes: usize,
+        count: usize,
+    ) -> Result<u64, Code> {
+        if device >= self.devices.len() || !bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let address = self.allocate(device, bytes.checked_mul(count).ok_or(Code::OUT_OF_MEMORY)?)?;
+        for nth in 0..count {
+            let allocation = Allocation { bytes, is_first: nth == 0, is_last: nth + 1 == count };
+            self.devices[device].allocations.insert(address + (nth * bytes) as u64, allocation);
+        }
+        Ok(address)
+    }
+
+    /// Whether an allocation may be freed as one that is alone.
+    pub(crate) fn is_alone(&self, device: usize, address: u64) -> bool {
+        self.devices[device].allocations.get(&address).is_some_and(|allocation| allocation.is_alone())
+    }
+
     /// Frees an allocation, whose work must be over, and looks at its red zones.
     pub(crate) fn free(&mut self, device: usize, address: u64) -> Done {
-        let bytes = *self.devices[device].allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
-        self.check_red_zones_of(device, address, bytes);
+        let allocation = *self.devices[device].allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
+        self.check_red_zones_of(device, address, allocation);
         let memory = &mut self.devices[device];
         memory.allocations.remove(&address);
-        memory.allocated_bytes -= bytes;
-        self.whole(device, address, bytes).discard();
+        memory.allocated_bytes -= allocation.bytes;
+        self.whole(device, address, allocation).discard();
         Ok(())
     }
 
@@ -77,8 +133,9 @@ impl State {
     /// The allocation that holds `address`: its device, start and length. Red zones are of none.
     pub(crate) fn allocation_at(&self, address: u64) -> Option<(usize, u64, usize)> {
         let device = self.device_at(address)?;
-        let (start, bytes) = self.devices[device].allocations.range(..=address).next_back()?;
-        (address - start < *bytes as u64).then_some((device, *start, *bytes))
+        let (start, allocation) = self.devices[device].allocations.range(..=address).next_back()?;
+        let bytes = allocation.bytes;
+        (address - start < bytes as u64).then_some((device, *start, bytes))
     }
 
     /// The device whose address it is, allocated or not.
@@ -93,9 +150,9 @@ impl State {
         let arena = &self.arenas[device];
         let allocations = &self.devices[device].allocations;
         let near = [allocations.range(..=address).next_back(), allocations.range(address..).next()];
-        near.into_iter().flatten().find_map(|(start, length)| {
-            let zone = start - RED_BYTES as u64;
-            let extent = extent(*length)? as u64;
+        near.into_iter().flatten().find_map(|(start, allocation)| {
+            let zone = start - allocation.before() as u64;
+            let extent = allocation.extent() as u64;
             let is_inside = zone <= address && address + bytes as u64 <= zone + extent;
             is_inside.then(|| arena.span(address, bytes)).flatten().map(|span| (*start, span))
         })
@@ -103,18 +160,19 @@ impl State {
 
     pub(crate) fn check_red_zones(&mut self) {
         for device in 0..self.devices.len() {
-            for (address, bytes) in self.devices[device].allocations.clone() {
-                self.check_red_zones_of(device, address, bytes);
+            for (address, allocation) in self.devices[device].allocations.clone() {
+                self.check_red_zones_of(device, address, allocation);
             }
         }
     }
 
     /// Each zone with a wrong byte is a violation, and made anew.
-    fn check_red_zones_of(&mut self, device: usize, address: u64, bytes: usize) {
-        let whole = self.whole(device, address, bytes);
-        let after = RED_BYTES + bytes;
-        let zones = [whole.part(0, RED_BYTES), whole.part(after, whole.bytes() - after)];
-        for (zone, start) in zones.into_iter().zip([address - RED_BYTES as u64, address + bytes as u64]) {
+    fn check_red_zones_of(&mut self, device: usize, address: u64, allocation: Allocation) {
+        let whole = self.whole(device, address, allocation);
+        let (before, end) = (allocation.before(), allocation.before() + allocation.bytes);
+        let zones = [whole.part(0, before), whole.part(end, whole.bytes() - end)];
+        let starts = [address - before as u64, address + allocation.bytes as u64];
+        for (zone, start) in zones.into_iter().zip(starts) {
             if let Some(offset) = first_other(zone, RED) {
                 zone.fill(RED);
                 self.tally.violation(tally::RED_ZONE, [address, start + offset as u64, 0, 0, 0]);
@@ -122,9 +180,8 @@ impl State {
         }
     }
 
-    fn whole(&self, device: usize, address: u64, bytes: usize) -> Span {
-        let extent = extent(bytes).expect("it was allocated");
-        let whole = self.arenas[device].span(address - RED_BYTES as u64, extent);
+    fn whole(&self, device: usize, address: u64, allocation: Allocation) -> Span {
+        let whole = self.arenas[device].span(address - allocation.before() as u64, allocation.extent());
         whole.expect("an allocation is inside of its arena")
     }
 }
@@ -141,12 +198,12 @@ impl Device {
             return Some(self.cursor);
         }
         let mut start = 0;
-        for (address, bytes) in &self.allocations {
-            let taken = usize::try_from(address - arena.start()).ok()? - RED_BYTES;
+        for (address, allocation) in &self.allocations {
+            let taken = usize::try_from(address - arena.start()).ok()? - allocation.before();
             if extent <= taken.saturating_sub(start) {
                 return Some(start);
             }
-            start = taken + self::extent(*bytes)?;
+            start = taken + allocation.extent();
         }
         (extent <= arena.bytes().saturating_sub(start)).then_some(start)
     }

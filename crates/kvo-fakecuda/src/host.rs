@@ -15,14 +15,14 @@ const CAN_USE_HOST_POINTER: u64 = 91;
 const READ_ONLY_SUPPORTED: u64 = 113;
 
 /// A stretch that the device may reach.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct HostRange {
     pub(crate) start: u64,
     pub(crate) bytes: usize,
     pub(crate) flags: u32,
     pub(crate) context: u64,
-    /// Where the device reaches it.
-    pub(crate) device_address: u64,
+    /// Where each device reaches it.
+    device_addresses: Vec<u64>,
     /// The mapping, if it is ours.
     mapping: Option<Span>,
 }
@@ -30,6 +30,11 @@ pub(crate) struct HostRange {
 impl HostRange {
     fn end(&self) -> u64 {
         self.start + self.bytes as u64
+    }
+
+    /// Where a device reaches it.
+    pub(crate) fn address_on(&self, device: usize) -> u64 {
+        self.device_addresses.get(device).copied().unwrap_or(self.start)
     }
 
     /// Whether work in `context` sees it.
@@ -63,19 +68,23 @@ impl HostMemory {
         let end = address.saturating_add(bytes as u64);
         let mut touched = self.ranges.range(..end).rev().map(|(_, range)| range);
         match touched.find(|range| range.is_seen_from(context)) {
-            Some(range) if range.start <= address && end <= range.end() => Overlap::Inside(*range),
+            Some(range) if range.start <= address && end <= range.end() => Overlap::Inside(range.clone()),
             Some(range) if range.end() > address => Overlap::Straddles,
             _ => Overlap::Outside,
         }
     }
 
-    /// The host's address of one that only the device uses.
-    pub(crate) fn host_address_of(&self, address: u64) -> Option<u64> {
-        self.aliases.as_ref().filter(|aliases| aliases.contains(address))?;
-        let range = self.ranges.values().find(|range| {
-            address.checked_sub(range.device_address).is_some_and(|offset| offset < range.bytes as u64)
-        })?;
-        Some(range.start + (address - range.device_address))
+    /// The host's address of one that only `device` uses, or of one that is the host's itself. Those of other devices
+    /// are none.
+    pub(crate) fn host_address_of(&self, device: usize, address: u64) -> Result<u64, Code> {
+        if !self.aliases.as_ref().is_some_and(|aliases| aliases.contains(address)) {
+            return Ok(address);
+        }
+        let offset = |range: &HostRange| {
+            address.checked_sub(range.address_on(device)).filter(|offset| *offset < range.bytes as u64)
+        };
+        let found = self.ranges.values().find_map(|range| offset(range).map(|offset| range.start + offset));
+        found.ok_or(Code::INVALID_VALUE)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -95,7 +104,7 @@ impl HostMemory {
     pub(crate) fn end(&mut self, context: Option<u64>) -> Vec<u64> {
         let gone =
             self.ranges.values().filter(|range| context.is_none_or(|context| range.context == context));
-        let gone: Vec<HostRange> = gone.copied().collect();
+        let gone: Vec<HostRange> = gone.cloned().collect();
         for range in &gone {
             self.ranges.remove(&range.start);
             if let Some(mapping) = range.mapping {
@@ -138,9 +147,9 @@ impl State {
 
     pub(crate) fn unregister(&mut self, start: u64) -> Done {
         let range = self.host.ranges.get(&start).filter(|range| range.mapping.is_none());
-        let range = *range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
-        if self.is_in_flight(range.start, range.bytes) {
-            self.tally.violation(tally::UNREGISTERED_IN_FLIGHT, [range.start, range.bytes as u64, 0, 0, 0]);
+        let bytes = range.ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?.bytes;
+        if self.is_in_flight(start, bytes) {
+            self.tally.violation(tally::UNREGISTERED_IN_FLIGHT, [start, bytes as u64, 0, 0, 0]);
         }
         self.host.ranges.remove(&start);
         Ok(())
@@ -173,13 +182,15 @@ impl State {
         flags: u32,
         mapping: Option<Span>,
     ) -> Done {
-        let device = self.usable(context)?;
-        let device_address = if self.attribute(device, CAN_USE_HOST_POINTER) != 0 {
-            start
-        } else {
-            self.host.alias(bytes).ok_or(Code::OUT_OF_MEMORY)?
-        };
-        let range = HostRange { start, bytes, flags, context, device_address, mapping };
+        self.usable(context)?;
+        let mut device_addresses = Vec::new();
+        for device in 0..self.devices.len() {
+            device_addresses.push(match self.attribute(device, CAN_USE_HOST_POINTER) {
+                0 => self.host.alias(bytes).ok_or(Code::OUT_OF_MEMORY)?,
+                _ => start,
+            });
+        }
+        let range = HostRange { start, bytes, flags, context, device_addresses, mapping };
         self.host.ranges.insert(start, range);
         Ok(())
     }

@@ -44,16 +44,20 @@
 //! - Each engine takes copies as they come, whatever the priority of their streams.
 //! - An event has the record of the moment, and so has a wait: recording the event once more changes neither.
 //! - Memory that is not registered is staged: a source is read during the call, and a copy into such memory is over when
-//!   the call returns. A kernel that touches it kills the device. A copy that leaves a registration is refused.
+//!   the call returns. A kernel that touches it kills the device. A copy that leaves a registration or an
+//!   allocation is refused, also if only what is between its rows does.
 //! - A kernel is the PTX that was loaded, run by [`kvo_ptx`], with every parameter that it declares, given or not. An
 //!   access in a red zone goes through and is written down; anywhere else it kills the device.
+//! - A call that waits spoils a capture, unless its thread's mode allows it; so does a question about what is captured, and
+//!   the end of a stream that an event has pulled in.
 //! - A call on a thread without a context, or from a host function, is refused. A dead device refuses everything with the
 //!   code that it died of, and stays dead until [`FakeDriver::reset`].
 //! - What a driver would not notice is written down: [`Violation`], [`Mismatch`], [`Leak`].
 //!
 //! # What it does not have
 //!
-//! Peer copies, graphs, pools, managed memory, contexts other than primary ones, the per-thread stream. A symbol that is
+//! Peer copies, pools, managed memory, contexts other than primary ones, the per-thread stream, graphs: a capture of
+//! streams ends with none. A symbol that is
 //! missing is missing: `dlsym` does not find it. Real codes were taken from documents, not from a device: where a real
 //! device answers otherwise, the fake is what has to change.
 //!
@@ -78,6 +82,8 @@ mod symbols;
 mod tally_kinds;
 mod wire;
 
+#[cfg(kvo_fakecuda_armed)]
+mod capture;
 #[cfg(kvo_fakecuda_armed)]
 mod context;
 #[cfg(kvo_fakecuda_armed)]

@@ -34,6 +34,14 @@ impl<T> Out<T> {
         Out(self.0.cast())
     }
 
+    /// What is there, for an argument that goes both ways.
+    pub(crate) fn get(self) -> Result<T, Code>
+    where
+        T: Copy,
+    {
+        In(self.0.cast_const()).get()
+    }
+
     /// Writes `value`.
     pub(crate) fn put(self, value: T) -> Done {
         if self.0.is_null() {

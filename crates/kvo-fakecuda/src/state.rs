@@ -11,12 +11,14 @@ use std::{
 
 use crate::{
     abi::{Code, Done, NEWEST_VERSION},
+    capture::Capture,
     device::Device,
     faults::Faults,
     host::HostMemory,
     kernel::Modules,
     memory::Arena,
     streams::{Event, Stream},
+    symbols::SYMBOLS,
     tally::Tally,
     wire::Held,
 };
@@ -72,6 +74,8 @@ pub(crate) struct Holds {
     pub(crate) engines: BTreeSet<(usize, bool)>,
     /// Start and length.
     pub(crate) ranges: BTreeSet<(u64, u64)>,
+    /// Names of functions that do not return.
+    pub(crate) calls: BTreeSet<&'static str>,
     /// How many operations a held stream may start all the same.
     pub(crate) steps: BTreeMap<u64, u32>,
 }
@@ -93,6 +97,12 @@ impl Holds {
             Held::Stream => put(&mut self.streams, first, is_held),
             Held::HostToDevice => put(&mut self.engines, (device, true), is_held),
             Held::DeviceToHost => put(&mut self.engines, (device, false), is_held),
+            Held::Call => {
+                let index = usize::try_from(first).unwrap_or(usize::MAX);
+                if let Some((name, _)) = SYMBOLS.get(index) {
+                    put(&mut self.calls, *name, is_held);
+                }
+            }
             Held::Range => put(&mut self.ranges, (first, second), is_held),
         }
     }
@@ -126,6 +136,7 @@ pub(crate) struct State {
     pub(crate) contexts: BTreeMap<u64, usize>,
     pub(crate) streams: BTreeMap<u64, Stream>,
     pub(crate) events: BTreeMap<u64, Event>,
+    pub(crate) captures: BTreeMap<u64, Capture>,
     pub(crate) host: HostMemory,
     pub(crate) modules: Modules,
     pub(crate) holds: Holds,
@@ -192,6 +203,13 @@ impl Driver {
     pub(crate) fn admit(&self, name: &'static str, needs: Needs) -> Result<u64, Code> {
         let mut state = self.lock();
         *state.calls.entry(name).or_default() += 1;
+        if state.holds.calls.contains(name) {
+            state.tally.waiting += 1;
+            while state.holds.calls.contains(name) {
+                state = self.wait(state);
+            }
+            state.tally.waiting -= 1;
+        }
         if let Some(code) = state.faults.of_call(name) {
             return Err(code);
         }
@@ -207,6 +225,7 @@ impl Driver {
         }
         let context = current_context().ok_or(Code::INVALID_CONTEXT)?;
         state.usable(context)?;
+        state.allow_beside_captures(name)?;
         Ok(context)
     }
 }

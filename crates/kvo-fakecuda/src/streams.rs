@@ -51,6 +51,8 @@ pub(crate) struct Event {
     pub(crate) context: u64,
     flags: u32,
     last: Option<Arc<Record>>,
+    /// The capture in which it was last recorded, and the stream.
+    captured: Option<(u64, u64)>,
 }
 
 impl Event {
@@ -69,6 +71,8 @@ pub(crate) struct Stream {
     ended: Arc<AtomicU64>,
     /// Whether it was destroyed; what is queued still runs.
     pub(crate) is_closing: bool,
+    /// The capture that it is part of.
+    capture: Option<u64>,
     /// Whether what runs waits for another stream, an engine, or a hold.
     pub(crate) is_blocked: bool,
 }
@@ -123,6 +127,7 @@ impl State {
             submitted: 0,
             ended: Arc::default(),
             is_closing: false,
+            capture: None,
             is_blocked: false,
         };
         let started = thread::Builder::new().name("fake-stream".into()).spawn(move || run(driver(), handle));
@@ -151,6 +156,11 @@ impl State {
     pub(crate) fn enqueue(&mut self, context: u64, handle: u64, work: Work) -> Result<Point, Code> {
         let handle = self.stream_of(context, handle)?;
         let stream = &self.streams[&handle];
+        if let Some(capture) = stream.capture {
+            let tail = stream.tail();
+            self.capture_work(capture, handle);
+            return Ok(tail);
+        }
         let device = self.usable(stream.context)?;
         let null = self.devices[device].null_stream;
         let is_blocking = |stream: &Stream| stream.flags & STREAM_NON_BLOCKING == 0;
@@ -179,6 +189,9 @@ impl State {
             return Err(Code::INVALID_HANDLE);
         }
         let handle = self.stream_of(context, handle)?;
+        if let Some(capture) = self.capture_of(handle) {
+            self.spoil(capture);
+        }
         let stream = self.streams.get_mut(&handle).ok_or(Code::INVALID_HANDLE)?;
         stream.is_closing = true;
         driver().wake();
@@ -209,7 +222,7 @@ impl State {
             return Err(Code::INVALID_VALUE);
         }
         let handle = self.new_handle();
-        self.events.insert(handle, Event { context, flags, last: None });
+        self.events.insert(handle, Event { context, flags, last: None, captured: None });
         Ok(handle)
     }
 
@@ -223,6 +236,12 @@ impl State {
         if self.event(event)?.context != self.streams[&handle].context {
             return Err(Code::INVALID_HANDLE);
         }
+        let captured = self.capture_of(handle).map(|capture| (capture, handle));
+        self.events.entry(event).and_modify(|event| event.captured = captured);
+        if captured.is_some() {
+            self.events.entry(event).and_modify(|event| event.last = None);
+            return Ok(());
+        }
         let cell: Arc<OnceLock<Arc<Record>>> = Arc::default();
         let point = self.enqueue(context, stream, Work::Record(Arc::clone(&cell)))?;
         let record = Arc::new(Record { point, time: OnceLock::new() });
@@ -234,9 +253,14 @@ impl State {
 
     /// Makes the stream wait for the last record of the event: the one of now, whatever is recorded later.
     pub(crate) fn wait_for_event(&mut self, context: u64, stream: u64, event: u64) -> Done {
-        let last = self.event(event)?.last.clone();
+        let Event { last, captured, .. } = self.event(event)?;
+        let (last, captured) = (last.clone(), *captured);
         let handle = self.stream_of(context, stream)?;
         self.usable(self.streams[&handle].context)?;
+        if let Some((capture, from)) = captured {
+            return self.join_capture(capture, from, handle);
+        }
+        self.refuse_captured(self.capture_of(handle), Code::STREAM_CAPTURE_ISOLATION)?;
         // An event that was never recorded is no reason to wait.
         if let Some(record) = last {
             self.enqueue(context, stream, Work::Wait(record.point.clone()))?;
@@ -244,8 +268,19 @@ impl State {
         Ok(())
     }
 
-    /// The point of the event's last record; `None` if it has none.
-    pub(crate) fn point_of(&self, event: u64) -> Result<Option<Point>, Code> {
+    /// The capture that a stream is part of.
+    pub(crate) fn capture_of(&self, stream: u64) -> Option<u64> {
+        self.streams.get(&stream)?.capture
+    }
+
+    pub(crate) fn set_capture(&mut self, stream: u64, capture: Option<u64>) {
+        self.streams.entry(stream).and_modify(|stream| stream.capture = capture);
+    }
+
+    /// The point of the event's last record; `None` if it has none. One that was captured is not to be asked for.
+    pub(crate) fn point_of(&mut self, event: u64) -> Result<Option<Point>, Code> {
+        let captured = self.event(event)?.captured;
+        self.refuse_captured(captured.map(|(capture, _)| capture), Code::CAPTURED_EVENT)?;
         Ok(self.event(event)?.last.as_ref().map(|record| record.point.clone()))
     }
 

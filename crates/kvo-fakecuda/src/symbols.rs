@@ -3,7 +3,7 @@
 /// Every exported function of the driver, with the version that `cuGetProcAddress` gates it by.
 ///
 /// A test names a function by its place here, so that no text crosses into the library.
-pub(crate) const SYMBOLS: [(&str, i32); 75] = [
+pub(crate) const SYMBOLS: [(&str, i32); 79] = [
     ("cuInit", 2000),
     ("cuDriverGetVersion", 2020),
     ("cuGetErrorName", 6000),
@@ -37,6 +37,10 @@ pub(crate) const SYMBOLS: [(&str, i32); 75] = [
     ("cuStreamGetPriority", 5050),
     ("cuStreamGetFlags", 5050),
     ("cuStreamGetCtx", 9020),
+    ("cuStreamBeginCapture_v2", 10_010),
+    ("cuStreamEndCapture", 10_000),
+    ("cuStreamIsCapturing", 10_000),
+    ("cuThreadExchangeStreamCaptureMode", 10_010),
     ("cuEventCreate", 2000),
     ("cuEventDestroy_v2", 4000),
     ("cuEventRecord", 2000),

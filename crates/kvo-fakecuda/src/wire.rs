@@ -52,6 +52,8 @@ words! {
         HostToDevice,
         /// The engine from device to host.
         DeviceToHost,
+        /// Every call of the symbol in the first argument.
+        Call,
         /// Each copy that touches the bytes from the first argument on, as many as the second says.
         Range,
     }
@@ -136,6 +138,8 @@ pub(crate) struct Controls {
     /// Where bytes of a device really are; 0 if they are not of one allocation, or not of one device if that is enough.
     pub(crate) shadow: extern "C" fn(address: u64, bytes: u64, anywhere: bool) -> u64,
     pub(crate) check_red_zones: extern "C" fn(),
+    /// Where `count` allocations of `bytes` bytes are; 0 if they cannot be had.
+    pub(crate) side_by_side: extern "C" fn(device: u64, bytes: u64, count: u64) -> u64,
 }
 
 /// Byte `index` of the pattern `seed`.

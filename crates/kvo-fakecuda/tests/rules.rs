@@ -441,3 +441,24 @@ fn a_host_that_touches_a_device_address_dies() {
     assert_eq!(child.status.signal(), Some(libc::SIGSEGV), "{text}");
     assert!(!text.contains("touched"), "{text}");
 }
+
+#[test]
+fn allocations_side_by_side_are_asked_for_one_by_one_and_no_copy_leaves_one() {
+    let cuda = bound();
+    let first = cuda.fake.allocate_side_by_side(0, 8 * KIB as u64, 3).expect("there is room");
+    let second = first + 8 * KIB as u64;
+    for (address, start) in [(first, first), (second - 1, first), (second, second), (second + 9, second)] {
+        assert_eq!(raw::attributes(address), Ok((2, 0, start, 8 * KIB)));
+    }
+    let (host, stream) = (cuda.host(24 * KIB), cuda.stream());
+    assert_eq!(raw::to_device(second - 1, host, 2, stream), Err(INVALID_VALUE));
+    assert_eq!(raw::to_device(second - 1, host, 1, stream), Ok(()));
+    assert_eq!(raw::to_device(second, host, 8 * KIB, stream), Ok(()));
+    assert_eq!(raw::free(second), Err(INVALID_VALUE));
+    raw::stream_synchronize(stream).expect("it ends");
+    assert_eq!(cuda.fake.violations(), []);
+    cuda.fake.spoil_device(first + 24 * KIB as u64, &[1]);
+    assert!(matches!(cuda.fake.violations()[..], [Violation::RedZone { .. }]));
+    assert_eq!(cuda.fake.allocate_side_by_side(0, 100, 2), None);
+    assert_eq!(cuda.fake.allocate_side_by_side(7, 4096, 2), None);
+}

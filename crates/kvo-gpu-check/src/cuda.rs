@@ -3,6 +3,8 @@
 mod engine;
 #[expect(unsafe_code, reason = "calls of the driver")]
 mod raw;
+mod staging;
+mod worker;
 
 use std::{fmt, sync::Arc};
 
@@ -13,6 +15,7 @@ use kvo_cuda::{BatchUse, CopyPath, CudaDevice, CudaOptions, PathTable, TableSour
 pub use self::{
     engine::{CudaEngine, EventId, StreamId},
     raw::EngineError,
+    worker::{CudaWorker, WorkerError, is_model},
 };
 use crate::{
     bed::{BedMaker, BedOptions, Hold, TestBed},

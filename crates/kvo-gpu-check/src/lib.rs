@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A [`CudaEngine`] is that engine on a GPU, with a share of the device's primary context. Its kernels are
-//! `kernels/engine.cu`.
+//! `kernels/engine.cu`. A [`CudaWorker`] is both sides without a bed: its calls give errors, and programs go on with it.
 //!
 //! This crate is for checks and benches: its beds panic where a call fails, which ends a case.
 
@@ -27,7 +27,9 @@ mod pattern;
 
 pub use crate::{
     bed::{BedMaker, BedOptions, Hold, TestBed},
-    cuda::{CudaBed, CudaBeds, CudaEngine, EngineError, EventId, StreamId},
+    cuda::{
+        CudaBed, CudaBeds, CudaEngine, CudaWorker, EngineError, EventId, StreamId, WorkerError, is_model,
+    },
     host::{HostBed, HostBeds},
     pattern::{byte, pattern},
 };

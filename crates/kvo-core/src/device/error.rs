@@ -55,8 +55,8 @@ pub enum AttachError {
         /// This device.
         ordinal: u32,
     },
-    /// There is no such memory on the device.
-    #[error("{bytes} bytes at {address:#x} are not in one piece of this device's memory")]
+    /// There is no such memory on the device, or not without a gap, or in more allocations than a backend looks at.
+    #[error("{bytes} bytes at {address:#x} are not all memory of this device")]
     NotDeviceMemory {
         /// The span's address.
         address: u64,
@@ -168,7 +168,7 @@ pub enum SubmitErrorReason {
     /// The transfer has no copies.
     #[error("the transfer is empty")]
     Empty,
-    /// The marks do not ascend, or reach beyond the copies.
+    /// A mark is less than the one before, or reaches beyond the copies.
     #[error("mark {index} is out of order or beyond the copies")]
     Marks {
         /// Its place in the transfer.

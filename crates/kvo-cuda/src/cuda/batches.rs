@@ -2,8 +2,9 @@
 
 use std::{
     ffi::OsString,
+    io,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,8 @@ const DENIED: [&str; 1] = ["580.159.04"];
 
 /// How long a test of batches may take. A helper that takes longer is killed.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one that was killed may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a device may use batches of copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,7 +104,7 @@ impl BatchUse {
             Self::Tested { program, arguments } => {
                 let mut helper = Command::new(program);
                 helper.args(arguments).arg(ordinal.to_string());
-                if passes(helper) { PathUse::On } else { PathUse::FailedTest }
+                if passes(helper, TIMEOUT) { PathUse::On } else { PathUse::FailedTest }
             }
         }
     }
@@ -112,14 +115,14 @@ fn is_denied(release: Option<&str>) -> bool {
 }
 
 /// Whether a helper ends well and in time.
-fn passes(mut helper: Command) -> bool {
+fn passes(mut helper: Command, timeout: Duration) -> bool {
     let quiet = helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let ended = quiet.spawn().and_then(|mut child| {
-        let status = wait(&mut child)?;
-        if status.is_none() {
-            child.kill()?;
+        let ended = wait(&mut child, timeout);
+        if !matches!(ended, Ok(Some(_))) {
+            end(&mut child);
         }
-        Ok(status)
+        ended
     });
     match ended {
         Ok(Some(status)) => {
@@ -127,7 +130,7 @@ fn passes(mut helper: Command) -> bool {
             status.success()
         }
         Ok(None) => {
-            tracing::warn!(?TIMEOUT, "the test of batches did not end, and was killed");
+            tracing::warn!(?timeout, "the test of batches did not end, and was killed");
             false
         }
         Err(error) => {
@@ -137,15 +140,26 @@ fn passes(mut helper: Command) -> bool {
     }
 }
 
-fn wait(child: &mut Child) -> std::io::Result<Option<std::process::ExitStatus>> {
+/// Kills a helper, and waits for it, so that no zombie is left. One that hangs in the driver may not end for long.
+fn end(child: &mut Child) {
+    match child.kill().and_then(|()| wait(child, KILL_TIMEOUT)) {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::warn!(pid = child.id(), "a helper was killed and does not end: it is left"),
+        Err(error) => tracing::warn!(pid = child.id(), %error, "a helper could not be killed: it is left"),
+    }
+}
+
+fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
-    while start.elapsed() < TIMEOUT {
+    loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
+        if start.elapsed() >= timeout {
+            return Ok(None);
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -170,5 +184,21 @@ mod tests {
         check(Some("570.1"), "false", PathUse::FailedTest);
         check(None, "no-program-has-this-name", PathUse::FailedTest);
         check(Some("580.159.04"), "true", PathUse::DeniedRelease);
+    }
+
+    #[test]
+    fn a_helper_that_hangs_is_killed_and_leaves_no_zombie() {
+        // It says who it is, and hangs.
+        let folder = tempfile::tempdir().unwrap();
+        let mut helper = Command::new("sh");
+        helper.args(["-c", "echo $$ > pid; exec sleep 1000"]).current_dir(&folder);
+        let start = Instant::now();
+        assert!(!passes(helper, Duration::from_millis(500)));
+        assert!(start.elapsed() < TIMEOUT);
+        let Ok(pid) = std::fs::read_to_string(folder.path().join("pid")) else {
+            eprintln!("SKIPPED: the helper did not start in time");
+            return;
+        };
+        assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid} is still there");
     }
 }

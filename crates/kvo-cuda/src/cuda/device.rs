@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -20,12 +20,13 @@ use super::{
     batches::BatchUse,
     codes::DriverCode,
     driver::{CallError, Context, Driver, Stream},
-    fences::Fences,
-    host_pool::{HostMode, HostPool},
+    fences::{Fences, Recorder},
+    host_pool::{DeviceHost, HostMode},
     issue::KernelLists,
     numa::Near,
     paths::{PathStats, PathTable, PathUse, Paths, calibrate},
     probe::{DeviceFacts, DriverFacts, Probe, probe},
+    regions::Region,
     state::{Shared, State},
     worker::Worker,
 };
@@ -64,8 +65,9 @@ pub struct CudaOptions {
     /// Which way copies of which length go; without, it is measured when the device is made, in at most 0.3 s, once a
     /// process.
     pub table: Option<PathTable>,
-    /// How long a drop waits for what is on the device's queue. After that the device's thread is left to itself, with
-    /// all that it may still touch, and a warning.
+    /// How long a drop waits for what is on the device's queue, and for what that used to be given back. If copies have
+    /// not ended by then, the device's thread is left to itself, with all that it may still touch, and a warning. If they
+    /// have, and host memory is still being unregistered, which takes 0.1 s a GB, the thread goes on with that alone.
     pub drop_timeout: Duration,
 }
 
@@ -174,7 +176,7 @@ pub struct CudaStats {
 ///   so what is on their queue cannot be overtaken.
 /// - The host memory is registered once for all devices of the process. Where it cannot be, copies still work, slower.
 /// - The first error that breaks the context ends the device: every open ticket fails once, and the driver is not
-///   called again. Slots that copies were under way to or from stay claimed until the process ends, since nobody can
+///   called again; a drop warns that copies had not ended. Slots that copies were under way to or from stay claimed until the process ends, since nobody can
 ///   say whether the device still touches them.
 pub struct CudaDevice {
     info: DeviceInfo,
@@ -184,8 +186,9 @@ pub struct CudaDevice {
     registrations: usize,
     drop_timeout: Duration,
     thread: Option<JoinHandle<()>>,
-    /// Closes when the thread has ended.
-    alive: Receiver<()>,
+    /// Says whether the device has done all its copies, when the thread has nothing more to wait for, and closes when
+    /// the thread has given back what they used.
+    over: Receiver<bool>,
 }
 
 impl CudaDevice {
@@ -209,35 +212,35 @@ impl CudaDevice {
         let near = facts.numa_node.filter(|_| options.near).and_then(Near::node);
 
         let context = Context::retain(driver, ordinal)?;
-        let current = context.enter()?;
+        let _current = context.enter()?;
         let (least, _) = context.priorities()?;
         let streams: [Stream; 2] = [context.stream(least)?, context.stream(least)?];
-        let pool = HostPool::share(&context, &host, options.registration_bytes, near.as_ref());
+        let host = DeviceHost::share(&context, &host, options.registration_bytes, near.as_ref());
         let batch_use = options.batches.decide(driver_facts, ordinal);
-        let mut kernel = match (Grid::new(options.kernel_ctas, Grid::THREADS_MAX), pool.mode()) {
+        let mut kernel = match (Grid::new(options.kernel_ctas, Grid::THREADS_MAX), host.mode()) {
             (None, _) => Err(PathUse::NotAsked),
             (Some(_), HostMode::Pageable { .. }) => Err(PathUse::Pageable),
             (Some(grid), HostMode::Registered) => {
                 KernelLists::new(&context, grid).map_err(|error| PathUse::Refused { code: error.code })
             }
         };
-        let table = options.table.unwrap_or_else(|| match pool.mode() {
+        let table = options.table.unwrap_or_else(|| match host.mode() {
             HostMode::Pageable { .. } => PathTable::published(),
             HostMode::Registered => {
                 let setting = setting(driver_facts, &facts);
                 calibrate(&setting, &context, &streams[0], batch_use, kernel.as_mut().ok())
             }
         });
-        let paths = Paths::new(&context, &pool, table, batch_use, kernel);
-        drop(current);
-        Self::start(&options, facts, &context, Parts { streams, pool, paths, near })
+        let paths = Paths::new(&context, &host, table, batch_use, kernel);
+        // The context stays current: without a thread all of it is given back here.
+        Self::start(&options, facts, &context, Parts { streams, host, paths, near })
     }
 
     fn start(
         options: &CudaOptions,
         facts: DeviceFacts,
         context: &Arc<Context>,
-        Parts { streams, pool, mut paths, near }: Parts,
+        Parts { streams, host, mut paths, near }: Parts,
     ) -> Result<Self, CudaError> {
         let name = format!("cuda:{}", options.ordinal);
         let info = DeviceInfo { name, ordinal: options.ordinal, id: OwnerId::unique() };
@@ -245,17 +248,17 @@ impl CudaDevice {
             inflight_max: options.inflight_max,
             window_bytes: options.window_bytes,
             quantum_bytes: options.quantum_bytes,
-            ..QueueOptions::new(pool.memory().num_slots(), pool.memory().slot_bytes() as u64)
+            ..QueueOptions::new(host.memory().num_slots(), host.memory().slot_bytes() as u64)
         });
-        let fences = Fences::new(info.id, options.fences_max);
+        let (fences, recorder) = (Fences::new(info.id), Recorder::new(options.fences_max));
         let stats = paths.news().expect("nobody asked for them before").clone();
-        let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, stats));
-        let (host, registrations) = (pool.mode(), pool.num_pieces());
-        let worker = Worker::new(Arc::clone(&shared), streams, pool, paths, near);
-        let (sender, alive) = crossbeam_channel::bounded(0);
+        let shared = Arc::new(Shared::new(Arc::clone(context), queue, fences, recorder, stats));
+        let (mode, registrations) = (host.mode(), host.num_pieces());
+        let worker = Worker::new(Arc::clone(&shared), streams, host, paths, near);
+        let (sender, over) = crossbeam_channel::bounded(1);
         let thread = spawn(&info.name, Arc::clone(&shared), worker, sender)?;
         let drop_timeout = options.drop_timeout;
-        Ok(Self { info, facts, shared, host, registrations, drop_timeout, thread: Some(thread), alive })
+        Ok(Self { info, facts, shared, host: mode, registrations, drop_timeout, thread: Some(thread), over })
     }
 
     /// The GPU.
@@ -282,8 +285,8 @@ impl CudaDevice {
         self.shared.work.ring();
     }
 
-    /// Whether a stretch of memory is on this device, in one allocation.
-    fn check_memory(&self, span: DeviceSpan) -> Result<(), AttachError> {
+    /// A stretch of memory that is on this device, in one allocation or in several side by side.
+    fn region_of(&self, span: DeviceSpan) -> Result<Region, AttachError> {
         let (address, bytes) = (span.address(), span.bytes());
         let outside = AttachError::NotDeviceMemory { address, bytes };
         let context = &self.shared.context;
@@ -294,19 +297,18 @@ impl CudaDevice {
             code => AttachError::Refused { code: code.0 },
         };
         let _current = context.enter().map_err(refused)?;
-        if context.ordinal_of(address).map_err(refused)? != self.info.ordinal {
-            return Err(outside);
-        }
-        let (start, length) = context.allocation_of(address).map_err(refused)?;
-        let is_inside = address >= start && address - start + bytes <= length;
-        if is_inside { Ok(()) } else { Err(outside) }
+        let region = Region::find(address, bytes, |at| {
+            let is_here = context.ordinal_of(at)? == self.info.ordinal;
+            if is_here { context.allocation_of(at).map(Some) } else { Ok(None) }
+        });
+        region.map_err(refused)?.ok_or(outside)
     }
 }
 
 /// What a device's thread is made of.
 struct Parts {
     streams: [Stream; 2],
-    pool: Arc<HostPool>,
+    host: DeviceHost,
     paths: Paths,
     near: Option<Near>,
 }
@@ -318,30 +320,32 @@ fn setting(driver: &DriverFacts, device: &DeviceFacts) -> String {
     format!("{}, driver {release}, link {}", device.name, device.link.clone().unwrap_or_else(unknown))
 }
 
-/// Starts the device's thread. If it panics, the device is dead. Of a dead device nobody can say what it still touches:
-/// slots then stay claimed, and memory mapped and registered.
+/// Starts the device's thread. If it panics, the device is dead, and the thread waits for what is on its streams. Where
+/// the driver does not say that this has ended, slots stay claimed, and memory mapped and registered.
 fn spawn(
     name: &str,
     shared: Arc<Shared>,
     worker: Worker,
-    alive: Sender<()>,
+    over: Sender<bool>,
 ) -> Result<JoinHandle<()>, io::Error> {
     let thread = std::thread::Builder::new().name(format!("kvo-{name}"));
     let device = name.to_owned();
     thread.spawn(move || {
         let mut worker = ManuallyDrop::new(worker);
         let is_done = catch_unwind(AssertUnwindSafe(|| worker.run())).unwrap_or_else(|_| {
-            shared.context.break_with("the device's thread", PANICKED);
-            drop(shared.lock());
-            false
+            shared.give_up("the device's thread panicked", PANICKED);
+            catch_unwind(AssertUnwindSafe(|| worker.settle())).unwrap_or(false)
         });
+        shared.clear();
+        shared.ended.ring();
+        // There is room for it.
+        let _ = over.try_send(is_done);
         if is_done {
             drop(ManuallyDrop::into_inner(worker));
         } else {
             tracing::warn!(%device, "slots of a dead device stay claimed, and its host memory mapped");
         }
-        shared.ended.ring();
-        drop(alive);
+        drop(over);
     })
 }
 
@@ -359,13 +363,17 @@ impl DeviceBackend for CudaDevice {
         if given != ordinal {
             return Err(AttachError::OtherDevice { given, ordinal });
         }
-        let mut state = self.shared.lock();
-        healthy(&state).map_err(AttachError::Unhealthy)?;
+        let state = self.shared.lock();
+        state.healthy().map_err(AttachError::Unhealthy)?;
         if let Some(region) = state.overlapping(span) {
             return Err(AttachError::Overlap { region });
         }
-        self.check_memory(span)?;
-        Ok(state.add_region(span))
+        drop(state);
+        // Nobody else attaches meanwhile.
+        let region = self.region_of(span)?;
+        let mut state = self.shared.lock();
+        state.healthy().map_err(AttachError::Unhealthy)?;
+        Ok(state.add_region(region))
     }
 
     fn detach(&mut self, region: RegionId) -> Result<(), AttachError> {
@@ -376,11 +384,10 @@ impl DeviceBackend for CudaDevice {
         if point.device() != self.info.id {
             return Err(FenceError::ForeignHandle);
         }
-        let mut state = self.shared.lock();
-        healthy(&state).map_err(FenceError::Unhealthy)?;
-        let context = &self.shared.context;
-        let _current = context.enter().map_err(unmarked)?;
-        state.fences.record(context, point)
+        let mut recorder = self.shared.recorder();
+        self.shared.lock().healthy().map_err(FenceError::Unhealthy)?;
+        let _current = self.shared.context.enter().map_err(unmarked)?;
+        recorder.record(&self.shared, point)
     }
 
     fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
@@ -417,10 +424,13 @@ impl DeviceBackend for CudaDevice {
         }
         healthy_or_ending(&state).map_err(FenceError::Unhealthy)?;
         // Between its being given out and its being on the stream there is no event.
-        let Some(event) = state.marks.get(&(ticket, mark)) else { return Ok(MarkOrder::NotYet) };
+        let Some(event) = state.marks.get(&(ticket, mark)).cloned() else { return Ok(MarkOrder::NotYet) };
+        drop(state);
         let context = &self.shared.context;
         let _current = context.enter().map_err(unmarked)?;
-        context.order_after(stream, event).map_err(|error| match error.code {
+        // Given back before the context is: it may be the last share of the event.
+        let event = event;
+        context.order_after(stream, &event).map_err(|error| match error.code {
             DriverCode(400) => FenceError::UnknownHandle { raw: stream.raw() },
             _ => unmarked(error),
         })?;
@@ -453,13 +463,6 @@ impl DeviceBackend for CudaDevice {
     }
 }
 
-fn healthy(state: &State) -> Result<(), DeviceHealth> {
-    match state.queue.health() {
-        DeviceHealth::Healthy => Ok(()),
-        health => Err(health),
-    }
-}
-
 /// A device that was shut down still ends what it has begun.
 fn healthy_or_ending(state: &State) -> Result<(), DeviceHealth> {
     match state.queue.health() {
@@ -479,13 +482,18 @@ fn unmarked(CallError { code, .. }: CallError) -> FenceError {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.shut_down();
-        if self.alive.recv_timeout(self.drop_timeout) == Err(RecvTimeoutError::Timeout) {
-            let device = &self.info.name;
-            tracing::warn!(%device, "copies did not end: the device's thread is left, with all that it may touch");
+        let start = Instant::now();
+        let device = &self.info.name;
+        if self.over.recv_timeout(self.drop_timeout) != Ok(true) {
+            tracing::warn!(%device, "dropped before its copies had ended: device memory that they use must stay allocated, \
+                 and slots that they use stay claimed");
             self.shared.lock().queue.give_up(self.shared.now());
-            return;
         }
-        if let Some(thread) = self.thread.take() {
+        // What copies used is given back by the thread, if there is time; else without being waited for.
+        let left = self.drop_timeout.saturating_sub(start.elapsed());
+        if self.over.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
+            && let Some(thread) = self.thread.take()
+        {
             // It catches what panics in it.
             let _ = thread.join();
         }

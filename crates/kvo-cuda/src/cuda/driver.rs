@@ -11,7 +11,7 @@ mod kernel;
 mod registration;
 mod table;
 
-use std::{ffi::c_int, sync::OnceLock};
+use std::{error::Error, ffi::c_int, sync::OnceLock};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -65,7 +65,9 @@ impl Driver {
                     std::mem::forget(library);
                     return table.map(|table| Self { table });
                 }
-                Err(refusal) => error = refusal.to_string(),
+                // The first name that is to be loaded is the driver's usual one.
+                Err(refusal) if flag == 0 && error.is_empty() => error = loader_words(&refusal),
+                Err(_) => {}
             }
         }
         Err(Missing::Library(error))
@@ -142,6 +144,11 @@ impl Driver {
             range.contains(&inside).then(|| line.split_whitespace().nth(5).map(str::to_owned))?
         })
     }
+}
+
+/// What the loader says of a library that it does not load.
+fn loader_words(refusal: &libloading::Error) -> String {
+    refusal.source().map_or_else(|| refusal.to_string(), ToString::to_string)
 }
 
 /// What a code says of a call.

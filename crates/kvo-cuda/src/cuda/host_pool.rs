@@ -6,7 +6,8 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    thread::Builder,
 };
 
 use kvo_core::StableMemory;
@@ -37,36 +38,51 @@ pub enum HostMode {
 
 /// A host memory and its registrations. Shared by the devices that copy from and to it, each of which keeps it until
 /// its own copies are over.
-pub(crate) struct HostPool {
-    /// Before the memory, so that it drops before.
+struct HostPool {
     registrations: Vec<Registration>,
     mode: HostMode,
     memory: Arc<dyn StableMemory>,
 }
 
+/// The pools of this process: those that devices have, and those whose memory is being unregistered.
+static POOLS: Pools = Pools { pools: Mutex::new(Vec::new()), gone: Condvar::new() };
+
+struct Pools {
+    pools: Mutex<Vec<(Span, Weak<HostPool>)>>,
+    /// One was taken from the list.
+    gone: Condvar,
+}
+
+/// Where a memory is. Two that exist at the same time have different spans.
+type Span = (usize, usize);
+
+fn span_of(memory: &Arc<dyn StableMemory>) -> Span {
+    let (start, bytes) = memory.span();
+    (start.addr().get(), bytes)
+}
+
 impl HostPool {
-    /// The pool of `memory`, made by the first device that asks. The context is current.
-    pub(crate) fn share(
+    /// The pool of `memory`, made by the first device that asks. Waits for a registration or its end that is under way.
+    /// The context is current.
+    fn share(
         context: &Arc<Context>,
         memory: &Arc<dyn StableMemory>,
         piece_bytes: usize,
         near: Option<&Near>,
     ) -> Arc<Self> {
-        static POOLS: Mutex<Vec<Weak<HostPool>>> = Mutex::new(Vec::new());
         // Held while memory is registered: a second device waits, and finds it done.
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.retain(|pool| pool.strong_count() > 0);
-        if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.is_of(memory)) {
-            return pool;
+        let mut pools = POOLS.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let span = span_of(memory);
+        while let Some((_, pool)) = pools.iter().find(|(other, _)| *other == span) {
+            if let Some(pool) = pool.upgrade() {
+                return pool;
+            }
+            // Its last device is gone, and parts of it are still registered.
+            pools = POOLS.gone.wait(pools).unwrap_or_else(PoisonError::into_inner);
         }
         let pool = Arc::new(Self::new(context, memory, piece_bytes, near));
-        pools.push(Arc::downgrade(&pool));
+        pools.push((span, Arc::downgrade(&pool)));
         pool
-    }
-
-    /// Two memories that exist at the same time have different spans.
-    fn is_of(&self, memory: &Arc<dyn StableMemory>) -> bool {
-        self.memory.span() == memory.span()
     }
 
     fn new(
@@ -91,27 +107,69 @@ impl HostPool {
             }
         }
     }
+}
+
+impl Drop for HostPool {
+    fn drop(&mut self) {
+        // Takes 0.1 s a GB, and no lock.
+        self.registrations.clear();
+        let span = span_of(&self.memory);
+        POOLS.pools.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != span);
+        POOLS.gone.notify_all();
+    }
+}
+
+/// The host memory as one device sees it, which keeps it registered.
+pub(crate) struct DeviceHost {
+    pool: Arc<HostPool>,
+    /// By registration: the address by which this device knows its first byte, if the driver says so. Another device may
+    /// know it by another.
+    starts: Vec<Option<u64>>,
+}
+
+impl DeviceHost {
+    /// `memory` as the device of this context sees it, which is current. The first device that asks registers it.
+    pub(crate) fn share(
+        context: &Arc<Context>,
+        memory: &Arc<dyn StableMemory>,
+        piece_bytes: usize,
+        near: Option<&Near>,
+    ) -> Self {
+        let pool = HostPool::share(context, memory, piece_bytes, near);
+        let starts = pool.registrations.iter().map(|piece| piece.device_address(context)).collect();
+        Self { pool, starts }
+    }
 
     pub(crate) fn memory(&self) -> &Arc<dyn StableMemory> {
-        &self.memory
+        &self.pool.memory
     }
 
     pub(crate) fn mode(&self) -> HostMode {
-        self.mode
+        self.pool.mode
     }
 
     pub(crate) fn num_pieces(&self) -> usize {
-        self.registrations.len()
+        self.pool.registrations.len()
     }
 
-    /// The address by which devices know `bytes` bytes of registered memory.
+    /// Whether `bytes` bytes are registered as one.
+    pub(crate) fn is_in_one_piece(&self, host: *const u8, bytes: usize) -> bool {
+        self.piece_of(host, bytes).is_some()
+    }
+
+    /// The address by which the device knows `bytes` bytes that are registered as one.
     pub(crate) fn device_address(&self, host: *const u8, bytes: usize) -> Option<u64> {
-        let offset = host.addr().checked_sub(self.memory.span().0.as_ptr().addr())?;
-        let after = self.registrations.partition_point(|piece| piece.range().start <= offset);
-        let piece = &self.registrations[after.checked_sub(1)?];
-        let is_inside = offset.checked_add(bytes)? <= piece.range().end;
-        is_inside
-            .then(|| piece.device_address().map(|start| start + (offset - piece.range().start) as u64))?
+        let (piece, offset) = self.piece_of(host, bytes)?;
+        self.starts[piece].map(|start| start + offset as u64)
+    }
+
+    /// The registration that has `bytes` bytes, and where they start in it.
+    fn piece_of(&self, host: *const u8, bytes: usize) -> Option<(usize, usize)> {
+        let pieces = &self.pool.registrations;
+        let offset = host.addr().checked_sub(self.pool.memory.span().0.as_ptr().addr())?;
+        let piece = pieces.partition_point(|piece| piece.range().start <= offset).checked_sub(1)?;
+        let range = pieces[piece].range();
+        (offset.checked_add(bytes)? <= range.end).then(|| (piece, offset - range.start))
     }
 }
 
@@ -139,19 +197,38 @@ fn gcd(a: usize, b: usize) -> usize {
 fn populate_near(memory: &Arc<dyn StableMemory>, bytes: usize, near: &Near) {
     let threads = near.num_cpus().clamp(1, POPULATE_THREADS_MAX);
     let share = bytes.div_ceil(threads).next_multiple_of(POPULATE_BYTES).max(POPULATE_BYTES);
+    let parts = (0..bytes).step_by(share).map(|start| start..start.saturating_add(share).min(bytes));
+    let bind = || near.bind_thread();
+    spread(parts, Builder::new, bind, |part| {
+        for start in part.clone().step_by(POPULATE_BYTES) {
+            let range = start..(start + POPULATE_BYTES).min(part.end);
+            if let Err(error) = populate(memory, &range) {
+                tracing::debug!(%error, "pages of the host memory are taken from wherever they come");
+                return;
+            }
+        }
+    });
+}
+
+/// Has a thread for each part, which calls `begin` before, do the work; this one does it where none can be started.
+fn spread(
+    parts: impl Iterator<Item = Range<usize>>,
+    builder: impl Fn() -> Builder,
+    begin: impl Fn() + Sync,
+    work: impl Fn(Range<usize>) + Sync,
+) {
+    let (begin, work) = (&begin, &work);
     std::thread::scope(|scope| {
-        for start in (0..bytes).step_by(share) {
-            scope.spawn(move || {
-                near.bind_thread();
-                let end = start.saturating_add(share).min(bytes);
-                for start in (start..end).step_by(POPULATE_BYTES) {
-                    let range = start..(start + POPULATE_BYTES).min(end);
-                    if let Err(error) = populate(memory, &range) {
-                        tracing::debug!(%error, "pages of the host memory are taken from wherever they come");
-                        return;
-                    }
-                }
+        for part in parts {
+            let own = part.clone();
+            let started = builder().spawn_scoped(scope, move || {
+                begin();
+                work(own);
             });
+            if let Err(error) = started {
+                tracing::debug!(%error, "a thread could not be started: its pages are taken here");
+                work(part);
+            }
         }
     });
 }
@@ -161,6 +238,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_no_thread_can_be_started_for_is_done_here() {
+        // More than there are addresses.
+        let too_long = || Builder::new().stack_size(1 << 47);
+        for (builder, is_here) in [(&too_long as &dyn Fn() -> Builder, true), (&Builder::new, false)] {
+            let done = Mutex::new(Vec::new());
+            let begun = Mutex::new(0);
+            spread(
+                [0..3, 3..5].into_iter(),
+                builder,
+                || *begun.lock().unwrap() += 1,
+                |part| done.lock().unwrap().push((part.start, std::thread::current().id())),
+            );
+            let mut done = done.into_inner().unwrap();
+            done.sort_unstable_by_key(|(start, _)| *start);
+            assert_eq!(done.iter().map(|(start, _)| *start).collect::<Vec<_>>(), [0, 3]);
+            let here = std::thread::current().id();
+            assert!(done.iter().all(|(_, thread)| (*thread == here) == is_here));
+            assert_eq!(begun.into_inner().unwrap(), if is_here { 0 } else { 2 }, "this thread is not bound");
+        }
+    }
 
     #[test]
     fn pieces_end_on_borders_of_slots_and_of_pages() {

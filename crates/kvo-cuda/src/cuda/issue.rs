@@ -18,10 +18,13 @@ pub(crate) use self::{
     slices::{KernelLists, Lists},
 };
 
+/// One of a device's allocations: a region, and which of those that it is in.
+pub(crate) type Allocation = (RegionId, usize);
+
 /// A copy between device memory that is attached and a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotCopy {
-    pub(crate) region: RegionId,
+    pub(crate) allocation: Allocation,
     /// The first byte on the device.
     pub(crate) device: u64,
     pub(crate) slot: SlotId,
@@ -33,7 +36,7 @@ pub(crate) struct SlotCopy {
 /// A copy between device memory and host memory, which stay as they must be until the device has done it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCopy {
-    region: RegionId,
+    allocation: Allocation,
     /// The first byte on the device.
     device: u64,
     /// The first byte on the host; a load only reads there.
@@ -42,9 +45,9 @@ pub(crate) struct HostCopy {
 }
 
 impl HostCopy {
-    /// What is in one region is in one allocation.
-    pub(crate) fn region(&self) -> RegionId {
-        self.region
+    /// The allocation that the device's side is in.
+    pub(crate) fn allocation(&self) -> Allocation {
+        self.allocation
     }
 
     pub(crate) fn device(&self) -> u64 {
@@ -126,7 +129,7 @@ impl Claims {
                 }
             };
             copies.extend(run.iter().map(|copy| HostCopy {
-                region: copy.region,
+                allocation: copy.allocation,
                 device: copy.device,
                 host: start.wrapping_add(copy.slot_offset),
                 bytes: copy.bytes,
@@ -173,6 +176,11 @@ impl Claims {
                 self.held.remove(&(ticket, *slot));
             }
         }
+    }
+
+    /// All pieces have ended.
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
     }
 
     /// Whether no slot is claimed.

@@ -14,7 +14,7 @@ pub use self::table::{CopyPath, PathTable, TableSource};
 use super::{
     codes::DriverCode,
     driver::{BatchCopy, CallError, Context, Stream},
-    host_pool::{HostMode, HostPool},
+    host_pool::{DeviceHost, HostMode},
     issue::{self, HostCopy, KernelLists, Lists},
 };
 
@@ -98,12 +98,12 @@ impl Paths {
     /// Ways by a table, as far as the driver and the host memory have them.
     pub(crate) fn new(
         context: &Context,
-        pool: &HostPool,
+        host: &DeviceHost,
         table: PathTable,
         batch_use: PathUse,
         kernel: Result<KernelLists, PathUse>,
     ) -> Self {
-        let is_registered = pool.mode() == HostMode::Registered;
+        let is_registered = host.mode() == HostMode::Registered;
         let use_of = |asked, is_there| match (is_registered, is_there) {
             _ if asked != PathUse::On => asked,
             (false, _) => PathUse::Pageable,
@@ -135,13 +135,13 @@ impl Paths {
     pub(crate) fn put(
         &mut self,
         context: &Context,
-        pool: &HostPool,
+        host: &DeviceHost,
         direction: Direction,
         copies: &[HostCopy],
         stream: &Stream,
     ) -> (Lists, Result<(), CallError>) {
         self.has_news = true;
-        let put = self.put_all(&To { context, pool, direction, stream }, copies);
+        let put = self.put_all(&To { context, host, direction, stream }, copies);
         (std::mem::take(&mut self.lists), put)
     }
 
@@ -149,6 +149,14 @@ impl Paths {
     pub(crate) fn free(&mut self, lists: Lists) {
         if let Some(kernel) = &mut self.kernel {
             kernel.free(lists);
+        }
+    }
+
+    /// The device has done all copies.
+    pub(crate) fn free_all(&mut self) {
+        self.lists = Lists::default();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.free_all();
         }
     }
 
@@ -160,7 +168,7 @@ impl Paths {
             let rows = &copies[at..at + run];
             let is_worth_it = run >= ROWS_MIN
                 && self.fastest(to, copies[at].bytes(), true) == CopyPath::Rows
-                && is_in_one_registration(to.pool, rows);
+                && is_in_one_registration(to.host, rows);
             if is_worth_it {
                 self.put_scattered(to, &copies[from..at])?;
                 self.put_rows(to, rows)?;
@@ -211,7 +219,7 @@ impl Paths {
     /// All copies by the kernel. If a launch is refused, all go again, one by one, which changes nothing, as nobody else
     /// writes their bytes; and the kernel is not used any more.
     fn put_by_kernel(&mut self, to: &To<'_>, copies: &[HostCopy]) -> Result<(), CallError> {
-        let address = |copy: &HostCopy| to.pool.device_address(copy.host(), copy.bytes());
+        let address = |copy: &HostCopy| to.host.device_address(copy.host(), copy.bytes());
         let kernel = self.kernel.as_mut().filter(|_| copies.iter().all(|copy| address(copy).is_some()));
         let Some(kernel) = kernel else { return self.put_one_by_one(to, copies) };
         let address = |copy: &HostCopy| address(copy).expect("every address was found above");
@@ -242,7 +250,7 @@ impl Paths {
     /// A batch in one call. If the driver refuses, some of it may be under way: all of it goes again, one by one, which
     /// changes nothing, as nobody else writes its bytes; and batches are not used any more.
     fn put_batch(&mut self, to: &To<'_>, copies: &[HostCopy]) -> Result<(), CallError> {
-        let address = |copy: &HostCopy| to.pool.device_address(copy.host(), copy.bytes());
+        let address = |copy: &HostCopy| to.host.device_address(copy.host(), copy.bytes());
         if self.stats.batch_use != PathUse::On || copies.iter().any(|copy| address(copy).is_none()) {
             return self.put_one_by_one(to, copies);
         }
@@ -272,7 +280,7 @@ impl Paths {
 /// Where copies go.
 struct To<'a> {
     context: &'a Context,
-    pool: &'a HostPool,
+    host: &'a DeviceHost,
     direction: Direction,
     stream: &'a Stream,
 }
@@ -283,13 +291,13 @@ fn count(count: &mut PathCount, copies: &[HostCopy], calls: usize) {
     count.calls += calls as u64;
 }
 
-/// How many of the first copies are rows: as long as one another, in one region, at constant steps that leave no two
+/// How many of the first copies are rows: as long as one another, in one allocation, at constant steps that leave no two
 /// on the same bytes. At least 1.
 fn row_run(copies: &[HostCopy]) -> usize {
     let step = |one: &HostCopy, next: &HostCopy| {
         let host = next.host().addr().checked_sub(one.host().addr())?;
         let device = usize::try_from(next.device().checked_sub(one.device())?).ok()?;
-        let is_row = one.bytes() == next.bytes() && one.region() == next.region();
+        let is_row = one.bytes() == next.bytes() && one.allocation() == next.allocation();
         let is_step = |step: usize| (one.bytes()..PITCH_MAX).contains(&step);
         (is_row && is_step(host) && is_step(device)).then_some((host, device))
     };
@@ -299,10 +307,10 @@ fn row_run(copies: &[HostCopy]) -> usize {
 }
 
 /// Whether the host's side of rows, and what is between them, is registered as one.
-fn is_in_one_registration(pool: &HostPool, rows: &[HostCopy]) -> bool {
+fn is_in_one_registration(host: &DeviceHost, rows: &[HostCopy]) -> bool {
     let (first, last) = (rows[0], rows[rows.len() - 1]);
     let bytes = last.host().addr() - first.host().addr() + last.bytes();
-    pool.device_address(first.host(), bytes).is_some()
+    host.is_in_one_piece(first.host(), bytes)
 }
 
 /// How many of the first copies go into one batch. At least 1.

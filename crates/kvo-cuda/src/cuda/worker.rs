@@ -10,7 +10,7 @@ use kvo_core::{CopyOp, DeviceHealth, Direction, SlotId, TransferClass, TransferF
 
 use super::{
     driver::{CallError, Context, Event, Stream},
-    host_pool::{HostMode, HostPool},
+    host_pool::{DeviceHost, HostMode},
     issue::{Claims, HostCopy, Lists, SlotCopy},
     numa::Near,
     paths::Paths,
@@ -26,6 +26,8 @@ const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_micros(100);
 /// How long it then sleeps at a time. A window of copies takes longer, so the device does not run dry.
 const NAP: Duration = Duration::from_micros(100);
+/// How long at a time it sleeps at most when it waits for the end of copies of a dead device.
+const NAP_MAX: Duration = Duration::from_millis(5);
 
 /// A piece on the device's queue.
 struct OnDevice {
@@ -60,46 +62,51 @@ pub(crate) struct Worker {
     paths: Paths,
     near: Option<Near>,
     /// Dropped last: it unregisters the memory.
-    pool: Arc<HostPool>,
+    host: DeviceHost,
     ops: Vec<CopyOp>,
     slot_copies: Vec<SlotCopy>,
     copies: Vec<HostCopy>,
     spare_slots: Vec<Vec<SlotId>>,
+    /// Fences, and the events that are asked for them.
+    asked: Vec<(u64, Arc<Event>)>,
 }
 
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         streams: [Stream; 2],
-        pool: Arc<HostPool>,
+        host: DeviceHost,
         paths: Paths,
         near: Option<Near>,
     ) -> Self {
         Self {
             shared,
             on_device: [VecDeque::new(), VecDeque::new()],
-            claims: Claims::new(Arc::clone(pool.memory())),
+            claims: Claims::new(Arc::clone(host.memory())),
             events: Vec::new(),
             streams,
             paths,
             near,
-            pool,
+            host,
             ops: Vec::new(),
             slot_copies: Vec::new(),
             copies: Vec::new(),
             spare_slots: Vec::new(),
+            asked: Vec::new(),
         }
     }
 
-    /// Runs until the device is shut down and has ended all, or is dead. Says whether the device is done with what the
-    /// worker owns, which otherwise must not be dropped.
+    /// Runs until the device is shut down and has ended all, or is dead and has ended what it still does. Says whether
+    /// the device is done with what the worker owns, which otherwise must not be dropped.
     pub(crate) fn run(&mut self) -> bool {
         if let Some(near) = &self.near {
             near.bind_thread();
         }
-        let bound = self.context().bind();
+        if let Err(CallError { call, code }) = self.context().bind() {
+            self.shared.give_up(call, code);
+        }
         let mut last = Instant::now();
-        while bound.is_ok() && self.context().broken().is_none() {
+        while self.shared.dead_of().is_none() {
             if !self.turn() {
                 match self.rest(last.elapsed()) {
                     Rest::Over => return true,
@@ -109,11 +116,36 @@ impl Worker {
             }
             last = Instant::now();
         }
-        if let Err(CallError { call, code }) = bound {
-            self.context().break_with(call, code);
+        self.settle()
+    }
+
+    /// After the device's death: waits until the device has done what is on its streams, as far as the driver still
+    /// says so, and gives all of it back. Says whether it has.
+    pub(crate) fn settle(&mut self) -> bool {
+        // What is open fails before.
+        drop(self.shared.lock());
+        let mut nap = NAP;
+        while !self.streams.iter().all(|stream| matches!(stream.has_ended(), Ok(true))) {
+            if self.context().broken().is_some() {
+                return self.is_idle() && self.claims.is_empty();
+            }
+            std::thread::sleep(nap);
+            nap = (2 * nap).min(NAP_MAX);
         }
-        self.shared.lock().marks.clear();
-        self.is_idle() && self.claims.is_empty()
+        self.release();
+        true
+    }
+
+    /// The device has done all that there was, also what no event is behind.
+    fn release(&mut self) {
+        self.on_device = Default::default();
+        self.paths.free_all();
+        let mut state = self.shared.lock();
+        // Before anybody can learn that it is over.
+        self.claims.clear();
+        state.queue.end_all();
+        drop(state);
+        self.shared.ended.ring();
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -134,7 +166,7 @@ impl Worker {
         loop {
             let gave = DIRECTIONS.map(|direction| self.give(direction));
             has_moved |= gave != [false; 2];
-            if gave == [false; 2] || self.context().broken().is_some() {
+            if gave == [false; 2] || self.shared.dead_of().is_some() {
                 return has_moved;
             }
             for direction in DIRECTIONS {
@@ -177,28 +209,39 @@ impl Worker {
 
     /// Puts one piece of a direction on the device, if there is room and one that may go.
     fn give(&mut self, direction: Direction) -> bool {
+        self.ask_fences(direction);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        let is_registered = self.pool.mode() == HostMode::Registered;
+        let is_registered = self.host.mode() == HostMode::Registered;
         let Some(piece) = next(&mut state, direction, is_registered) else { return false };
         state.queue.copies(&piece, &mut self.ops);
-        self.slot_copies.extend(self.ops.drain(..).map(|op| SlotCopy {
-            region: op.region,
-            device: state.address(op.region, op.device_offset),
-            slot: op.slot,
-            slot_offset: usize::try_from(op.slot_offset).expect("a slot is memory"),
-            bytes: usize::try_from(op.bytes).expect("a slot is memory"),
-        }));
-        let waits = match piece.wait_for() {
-            Some(fence) => state.fences.put_before(fence, &self.streams[direction as usize]),
-            None => Ok(()),
-        };
+        self.slot_copies.extend(self.ops.drain(..).flat_map(|op| state.place(op)));
+        let wait_for = piece.wait_for().and_then(|fence| state.fences.event_of(fence));
         let span = state.queue.span(&piece);
         drop(state);
+        let stream = &self.streams[direction as usize];
+        let waits = wait_for.map_or(Ok(()), |event| stream.wait_own(&event));
         span.in_scope(|| self.put(direction, piece, waits));
         self.slot_copies.clear();
         self.copies.clear();
         true
+    }
+
+    /// Lets go of the fences that the next transfers of a direction wait for, as far as compute has passed them. An error
+    /// breaks the context, and then nothing is given out any more.
+    fn ask_fences(&mut self, direction: Direction) {
+        let mut state = self.shared.lock();
+        let State { queue, fences, .. } = &mut *state;
+        queue.next_fences(direction, |fence| {
+            self.asked.extend(fences.event_of(fence).map(|event| (fence.sequence(), event)));
+        });
+        drop(state);
+        for (sequence, event) in self.asked.drain(..) {
+            if matches!(event.has_passed(), Ok(true)) {
+                drop(event);
+                self.shared.lock().fences.retire(sequence);
+            }
+        }
     }
 
     fn put(&mut self, direction: Direction, piece: Piece, waits: Result<(), CallError>) {
@@ -217,7 +260,7 @@ impl Worker {
         let stream = &self.streams[direction as usize];
         // Without the wait no copy is put there; the event shows when those are over that were.
         let (lists, put) = match waits {
-            Ok(()) => self.paths.put(&self.shared.context, &self.pool, direction, &self.copies, stream),
+            Ok(()) => self.paths.put(&self.shared.context, &self.host, direction, &self.copies, stream),
             Err(error) => (Lists::default(), Err(error)),
         };
         let failure = put.err().map(|error| {
@@ -226,8 +269,8 @@ impl Worker {
         });
         match event.record(stream) {
             Ok(()) => self.keep(direction, OnDevice { piece, event, slots, lists, failure }),
-            // When copies end that no event is behind cannot be known: the device is as good as dead.
-            Err(CallError { call, code }) => self.context().break_with(call, code),
+            // No event says when these copies end: the device is given up, and its streams are asked.
+            Err(CallError { call, code }) => self.shared.give_up(call, code),
         }
     }
 
@@ -292,8 +335,8 @@ impl Worker {
     }
 }
 
-/// The piece of a direction that goes next, if there is room for one. An error breaks the context, and then nothing is
-/// given out any more.
+/// The piece of a direction that goes next, if there is room for one. A fence that was not let go of is not passed, as
+/// far as is known.
 ///
 /// A load that a running step waits for is put on the device's queue before compute has passed its fence, with a wait
 /// in front: so the engine can order its next kernels behind it at once. Others are not, as they would hold up what is
@@ -302,7 +345,11 @@ fn next(state: &mut State, direction: Direction, is_registered: bool) -> Option<
     let State { queue, fences, .. } = state;
     queue.next_piece(direction, |fence, class| {
         let may_queue = is_registered && class == TransferClass::Demand;
-        fences.state(fence, may_queue).unwrap_or(FenceState::NotYet)
+        match fences.event_of(fence) {
+            None => FenceState::Passed,
+            Some(_) if may_queue => FenceState::OnDevice,
+            Some(_) => FenceState::NotYet,
+        }
     })
 }
 

@@ -45,7 +45,7 @@ impl Checker {
         self.regions.get(region.0 as usize).copied().flatten()
     }
 
-    /// Checks that there are copies, that marks ascend, that each copy lies inside both memories, and that no two
+    /// Checks that there are copies, that marks do not descend, that each copy lies inside both memories, and that no two
     /// write the same bytes.
     pub(super) fn check(&mut self, transfer: &Transfer) -> Result<Size, SubmitErrorReason> {
         if transfer.ops.is_empty() {

@@ -208,6 +208,30 @@ fn a_death_fails_every_open_ticket_once_and_its_late_ends_are_only_releases() {
 }
 
 #[test]
+fn what_a_dead_device_held_is_released_once_it_has_done_all_also_what_never_ended() {
+    let mut queue = queue();
+    let tickets = [
+        submit(&mut queue, transfer(TransferClass::Demand, &[4, 4])),
+        submit(&mut queue, transfer(TransferClass::Store, &[4])),
+    ];
+    let queued = submit(&mut queue, transfer(TransferClass::Store, &[8]));
+    // As if the thread that had them were gone.
+    fill(&mut queue, Direction::Load);
+    next(&mut queue, Direction::Store);
+    queue.die(999, NOW);
+    let dead = TransferFailure::Device { code: 999 };
+    let ends = [held(tickets[0], dead.clone()), held(tickets[1], dead.clone()), ended(queued, Err(dead))];
+    assert_eq!(done(&mut queue), ends);
+    assert!(queue.remove_region(RegionId(0)).is_err());
+    queue.end_all();
+    assert_eq!(released(&mut queue), tickets);
+    assert_eq!((queue.num_held(), queue.on_device_bytes(Direction::Load)), (0, 0));
+    queue.remove_region(RegionId(0)).unwrap();
+    queue.end_all();
+    assert_eq!(released(&mut queue), []);
+}
+
+#[test]
 fn a_piece_that_is_refused_fails_its_transfer_when_the_others_have_ended() {
     let mut queue = queue();
     let ticket = submit(&mut queue, transfer(TransferClass::Store, &[4; 4]));
@@ -259,6 +283,27 @@ fn a_mark_is_queued_then_issued_then_copied_then_over() {
     assert_eq!(queue.mark(Ticket(1), 0), unknown(Ticket(1), 0));
     let other = submit(&mut queue, transfer(TransferClass::Demand, &[1]));
     assert_eq!(queue.mark(other, 0), unknown(other, 0));
+}
+
+/// A layer without copies is as far as the one before.
+#[test]
+fn equal_marks_end_parts_without_copies() {
+    use MarkState::{Copied, Issued, Over, Queued};
+    let mut queue = queue();
+    let marks = vec![0, 1, 1, 1, 2, 2];
+    let ticket = submit(&mut queue, Transfer { marks, ..transfer(TransferClass::Demand, &[1, 1]) });
+    let states = |queue: &TransferQueue| [0, 1, 2, 3, 4, 5].map(|mark| queue.mark(ticket, mark).unwrap());
+    assert_eq!(states(&queue), [Copied, Queued, Queued, Queued, Queued, Queued]);
+    let first = next(&mut queue, Direction::Load).unwrap();
+    assert_eq!((first.bytes(), first.marks()), (1, 1..4));
+    assert_eq!(states(&queue), [Copied, Issued, Issued, Issued, Queued, Queued]);
+    queue.end(first, Ok(()), NOW);
+    assert_eq!(states(&queue), [Copied, Copied, Copied, Copied, Queued, Queued]);
+    let last = next(&mut queue, Direction::Load).unwrap();
+    assert_eq!((last.bytes(), last.marks()), (1, 4..6));
+    queue.end(last, Ok(()), NOW);
+    assert_eq!(states(&queue), [Over; 6]);
+    assert_eq!(done(&mut queue), [ended(ticket, Ok(2))]);
 }
 
 #[test]

@@ -1,10 +1,16 @@
 //! How the host memory is registered.
 
+use std::{rc::Rc, sync::Arc, time::Duration};
+
 use kvo_core::{AttachError, DeviceBackend, TransferClass};
+use kvo_cpu::HostRegion;
 use kvo_cuda::{CudaDevice, CudaOptions, DriverCode, HostMode, PathUse};
 
+use kvo_fakecuda::{Exclusive, Hold};
+
 use crate::rig::{
-    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span,
+    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span, until,
+    warnings,
 };
 
 /// A slot goes to the device and comes back to another.
@@ -78,7 +84,7 @@ fn two_devices_share_one_registration_and_the_last_gives_it_back() {
 }
 
 #[test]
-fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
+fn only_memory_of_the_device_without_a_gap_can_be_attached() {
     let mut rig = Rig::new();
     let other = cudarc::driver::CudaContext::new(1).unwrap();
     let elsewhere = allocate(&other, 4096);
@@ -87,6 +93,13 @@ fn only_memory_of_the_device_in_one_allocation_can_be_attached() {
     assert_eq!(rig.device.attach(span(elsewhere, 4096, 0)), not_device(elsewhere, 4096));
     assert_eq!(rig.device.attach(span(here, 8193, 0)), not_device(here, 8193));
     assert_eq!(rig.device.attach(span(4096, 1, 0)), not_device(4096, 1));
+    // A gap, and the end of neighbours.
+    let two = [here, allocate(&rig.context, 8192)];
+    let (first, bytes) = (two[0].min(two[1]), usize::try_from(two[0].abs_diff(two[1])).unwrap() + 8192);
+    assert_eq!(rig.device.attach(span(first, bytes, 0)), not_device(first, bytes as u64));
+    let neighbours = rig.fake.allocate_side_by_side(0, 4096, 3).unwrap();
+    assert_eq!(rig.device.attach(span(neighbours + 1, 3 * 4096, 0)), not_device(neighbours + 1, 3 * 4096));
+    rig.device.attach(span(neighbours, 3 * 4096, 0)).unwrap();
     let other = AttachError::OtherDevice { given: 1, ordinal: 0 };
     assert_eq!(rig.device.attach(span(here, 1, 1)), Err(other));
     let none = AttachError::NoSpan { address: here, bytes: 0 };
@@ -129,4 +142,42 @@ fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
         let after = fake.counts();
         assert_eq!((before.retains, before.streams), (after.retains, after.streams), "{call}");
     }
+}
+
+/// A device over small pieces, dropped while the driver does not end the first registration.
+fn dropped_while_unregistering() -> (Rc<Exclusive>, Arc<HostRegion>) {
+    let drop_timeout = Duration::from_millis(30);
+    let pieces = CudaOptions { registration_bytes: 3 * SLOT_BYTES, drop_timeout, ..options() };
+    let mut rig = Rig::with(pieces, |_| ());
+    check_round_trip(&mut rig);
+    rig.fake.hold(Hold::Calls("cuMemHostUnregister"));
+    let Rig { device, fake, host, .. } = rig;
+    assert_eq!(warnings(|| drop(device)), 0, "the copies had ended");
+    assert_eq!(fake.counts().registrations, 6);
+    (fake, host)
+}
+
+#[test]
+fn a_drop_warns_of_copies_and_not_of_memory_that_is_still_being_unregistered() {
+    let (fake, host) = dropped_while_unregistering();
+    fake.release(Hold::All);
+    until(|| fake.counts().registrations == 0 && Arc::strong_count(&host) == 1);
+}
+
+#[test]
+fn a_device_over_memory_that_is_being_unregistered_waits_and_registers_it_anew() {
+    let (fake, host) = dropped_while_unregistering();
+    let again = host.clone();
+    let _context = cudarc::driver::CudaContext::new(0).unwrap();
+    let made = std::thread::spawn(move || {
+        CudaDevice::new(CudaOptions { registration_bytes: 4 * SLOT_BYTES, ..options() }, again).unwrap()
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(!made.is_finished());
+    fake.release(Hold::All);
+    let device = made.join().unwrap();
+    assert_eq!((device.stats().host, device.stats().registrations), (HostMode::Registered, 4));
+    assert_eq!(fake.counts().registrations, 4);
+    drop(device);
+    assert_eq!((fake.counts().registrations, fake.violations()), (0, vec![]));
 }

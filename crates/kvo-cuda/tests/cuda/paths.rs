@@ -1,16 +1,21 @@
 //! The ways on which copies go.
 
-use kvo_core::{Direction, SlotId, Transfer, TransferClass};
-use kvo_cuda::{BatchUse, CopyPath, CudaOptions, DriverCode, PathUse, TableSource, probe, test_batches};
+use kvo_core::{DeviceBackend, Direction, SlotId, Transfer, TransferClass};
+use kvo_cuda::{
+    BatchUse, CopyPath, CudaDevice, CudaOptions, DriverCode, PathUse, TableSource, probe, test_batches,
+};
 use kvo_fakecuda::{FakeDriver, Hold};
 
-use crate::rig::{Rig, SLOT_BYTES, fake, favour, options, pattern};
+use crate::rig::{NUM_SLOTS, Rig, SLOT_BYTES, fake, favour, host_memory, options, pattern, span};
+
+/// Options by which copies go one way.
+fn with(path: CopyPath) -> CudaOptions {
+    let kernel_ctas = if path == CopyPath::Kernel { 4 } else { 0 };
+    CudaOptions { table: Some(favour(path)), batches: BatchUse::Trusted, kernel_ctas, ..options() }
+}
 
 fn with_path(path: CopyPath, prepare: impl FnOnce(&FakeDriver)) -> Rig {
-    let kernel_ctas = if path == CopyPath::Kernel { 4 } else { 0 };
-    let batches = BatchUse::Trusted;
-    let options = CudaOptions { table: Some(favour(path)), batches, kernel_ctas, ..options() };
-    Rig::with(options, prepare)
+    Rig::with(with(path), prepare)
 }
 
 const PAGE: u64 = 3000;
@@ -140,6 +145,79 @@ fn a_device_that_does_not_take_host_addresses_gets_its_own() {
     }
 }
 
+/// A tensor that is mapped from several allocations, as `PyTorch`'s expandable segments are. The fake refuses copies that
+/// leave one; nobody but a test knows where they end.
+#[test]
+fn memory_of_allocations_side_by_side_is_one_region_for_every_way() {
+    const PART: usize = 40 << 10;
+    for path in CopyPath::ALL {
+        let mut rig = with_path(path, |_| ());
+        let after = rig.passed();
+        let base = rig.fake.allocate_side_by_side(0, PART as u64, 6).unwrap();
+        // Neither side of the region is one of an allocation.
+        let (skipped, bytes) = (1000, 6 * PART - 1500);
+        rig.region = rig.device.attach(span(base + skipped as u64, bytes, 0)).unwrap();
+        let whole = pattern(9, 6 * PART);
+        for (part, pattern) in whole.chunks(PART).enumerate() {
+            assert!(rig.fake.write_device(base + (part * PART) as u64, pattern));
+        }
+        // A run over two borders, and pages at constant steps over several.
+        let mut ops = vec![rig.op(100, 0, 0, SLOT_BYTES as u64)];
+        ops.extend((0..20).map(|nth| rig.op(5000 + nth * 4000, 1, nth * PAGE, PAGE)));
+        let ticket = rig.submit(Transfer::new(TransferClass::Store, ops, after));
+        rig.succeeds(ticket);
+        assert!(rig.slot(0) == whole[skipped + 100..][..SLOT_BYTES], "{path:?}");
+        for nth in 0..20 {
+            let page = usize::try_from(PAGE).unwrap();
+            assert!(
+                rig.slot(1)[nth * page..][..page] == whole[skipped + 5000 + nth * 4000..][..page],
+                "{path:?}"
+            );
+        }
+        // And back, a slot further.
+        let load = vec![rig.op(100 + SLOT_BYTES as u64, 0, 0, SLOT_BYTES as u64)];
+        let ticket = rig.submit(Transfer::new(TransferClass::Demand, load, after));
+        rig.succeeds(ticket);
+        let mut expected = whole.clone();
+        expected.copy_within(skipped + 100..skipped + 100 + SLOT_BYTES, skipped + 100 + SLOT_BYTES);
+        for (part, expected) in expected.chunks(PART).enumerate() {
+            let mut found = vec![0; PART];
+            assert!(rig.fake.read_device(base + (part * PART) as u64, &mut found));
+            assert!(found == expected, "part {part}, {path:?}");
+        }
+        let paths = rig.device.stats().paths;
+        let calls = [paths.memcpy, paths.rows, paths.batch, paths.kernel].map(|way| way.calls);
+        assert!(calls[path as usize] > 0, "{calls:?}");
+        let uses = [paths.rows_use, paths.batch_use, paths.kernel_use];
+        assert!(uses.iter().all(|used| !matches!(used, PathUse::Refused { .. })), "{uses:?}");
+        rig.is_clean();
+    }
+}
+
+/// Whichever device of the process has registered the memory.
+#[test]
+fn each_device_knows_registered_memory_by_its_own_address() {
+    for others in [[1, 0], [0, 1], [0, 0]] {
+        for path in [CopyPath::Batch, CopyPath::Kernel] {
+            let fake = fake();
+            let contexts = [0, 1].map(|ordinal| cudarc::driver::CudaContext::new(ordinal).unwrap());
+            for (device, takes) in [0, 1].into_iter().zip(others) {
+                fake.set_attribute(device, 91, takes);
+            }
+            let host = host_memory(NUM_SLOTS, SLOT_BYTES);
+            let first = CudaDevice::new(options(), host.clone()).unwrap();
+            let second = CudaDevice::new(CudaOptions { ordinal: 1, ..with(path) }, host.clone()).unwrap();
+            assert_eq!(fake.counts().registrations, 1 + u64::from(path == CopyPath::Kernel));
+            let [_context, context] = contexts;
+            let mut rig = Rig::around(second, host, context, fake);
+            check_round_trip(&mut rig);
+            let paths = rig.device.stats().paths;
+            assert_eq!(paths.batch.calls + paths.kernel.calls, 2);
+            drop(first);
+        }
+    }
+}
+
 /// Launches that have not run keep their lists; with none left, copies go another way.
 #[test]
 fn launches_use_no_list_that_another_may_still_read() {
@@ -188,11 +266,28 @@ fn the_ways_are_measured_once_for_a_kind_of_device() {
     let first = rig.device.stats().paths.table;
     assert_eq!(first.source, TableSource::Measured);
     let registered = rig.fake.calls("cuMemHostRegister_v2");
-    let second =
-        kvo_cuda::CudaDevice::new(CudaOptions { table: None, ..options() }, crate::rig::host_memory(2, 4096));
+    let second = CudaDevice::new(CudaOptions { table: None, ..options() }, host_memory(2, 4096));
     assert_eq!(second.unwrap().stats().paths.table, first);
     assert_eq!(rig.fake.calls("cuMemHostRegister_v2"), registered + 1, "nothing was measured again");
     rig.is_clean();
+}
+
+/// On the second device, whose ways no other test has measured.
+#[test]
+fn a_launch_that_is_refused_while_it_is_measured_leaves_nothing() {
+    let measured = CudaOptions { ordinal: 1, table: None, kernel_ctas: 4, ..options() };
+    let rig = Rig::with(measured, |fake| fake.fail_calls("cuLaunchKernel", 1, 1, 701));
+    if rig.fake.calls("cuLaunchKernel") == 0 {
+        eprintln!(
+            "SKIPPED: the machine was so busy that the time to measure was over before the first launch"
+        );
+        return;
+    }
+    assert_eq!(rig.device.stats().paths.table.source, TableSource::Published);
+    assert_eq!(rig.device.stats().paths.kernel_use, PathUse::On);
+    let Rig { device, fake, .. } = rig;
+    drop(device);
+    assert_eq!((fake.counts().registrations, fake.counts().modules, fake.violations()), (0, 0, vec![]));
 }
 
 /// Also run by a device, in a process of its own: see the next test.

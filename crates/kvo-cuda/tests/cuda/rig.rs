@@ -2,13 +2,18 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::PathBuf,
     ptr::NonNull,
-    sync::Arc,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use kvo_core::{
     ComputePoint, CopyOp, DeviceBackend, DeviceSpan, EventHandle, Fence, HostMemory, RegionId,
     SlotAccessError, SlotId, StableMemory, StreamHandle, Ticket, Transfer, TransferClass, TransferCompletion,
@@ -28,8 +33,34 @@ pub(crate) const REGION_BYTES: usize = 1 << 20;
 /// The driver, for one test alone, with two devices.
 pub(crate) fn fake() -> Exclusive {
     let fake = FakeDriver::load().expect("cargo builds the library for this test").exclusive();
+    // A device that a test has dropped under a copy may have a thread yet, which gives back a share of its context: one
+    // of this test's, if it came later.
+    until(|| task("kvo-cuda:0").is_none() && task("kvo-cuda:1").is_none());
+    fake.reset();
     fake.set_device_count(2);
     fake
+}
+
+/// A share of a device's context, and the driver that it is of, which no other test has before the share is given back,
+/// in whatever order a test drops what it has.
+pub(crate) struct Share {
+    context: Arc<CudaContext>,
+    _fake: Rc<Exclusive>,
+}
+
+impl Share {
+    /// Does not give it back.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.context);
+    }
+}
+
+impl Deref for Share {
+    type Target = Arc<CudaContext>;
+
+    fn deref(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
 }
 
 /// Fields drop in this order: the device before what it borrows, the driver last.
@@ -39,8 +70,8 @@ pub(crate) struct Rig {
     pub(crate) region: RegionId,
     /// Where the region is.
     pub(crate) address: u64,
-    pub(crate) context: Arc<CudaContext>,
-    pub(crate) fake: Exclusive,
+    pub(crate) context: Share,
+    pub(crate) fake: Rc<Exclusive>,
 }
 
 /// Options by which every copy is a call.
@@ -96,6 +127,8 @@ impl Rig {
         fake: Exclusive,
     ) -> Self {
         let (region, address) = attach(&mut device, &context, REGION_BYTES);
+        let fake = Rc::new(fake);
+        let context = Share { context, _fake: Rc::clone(&fake) };
         Self { device, host, region, address, context, fake }
     }
 
@@ -216,6 +249,19 @@ pub(crate) fn span(address: u64, bytes: usize, ordinal: u32) -> DeviceSpan {
     unsafe { DeviceSpan::from_raw(address, bytes as u64, ordinal) }
 }
 
+/// Ends a capture; says the code if that fails. The fake driver has no graphs.
+pub(crate) fn end_capture(stream: &CudaStream) -> Result<(), u32> {
+    // SAFETY: the stream is alive.
+    let ended = unsafe { result::stream::end_capture(stream.cu_stream()) };
+    ended.map(|_| ()).map_err(|error| error.0 as u32)
+}
+
+pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
+    // SAFETY: the stream is alive.
+    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
+    status.unwrap() == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
+}
+
 pub(crate) fn raw(stream: &CudaStream) -> u64 {
     stream.cu_stream().expose_provenance() as u64
 }
@@ -281,6 +327,37 @@ pub(crate) fn task(name: &str) -> Option<PathBuf> {
     let tasks = fs::read_dir("/proc/self/task").ok()?.flatten().map(|task| task.path());
     let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
     tasks.into_iter().find(is_it)
+}
+
+/// How many warnings this thread writes while it runs something.
+pub(crate) fn warnings(run: impl FnOnce()) -> usize {
+    let count = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::with_default(Warnings(Arc::clone(&count)), run);
+    count.load(Ordering::Relaxed)
+}
+
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN && metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// Waits until something is so.

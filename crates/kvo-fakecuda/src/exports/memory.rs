@@ -24,7 +24,8 @@ exports! {
         let context = call.context;
         let device = call.driver.lock().device_at(address).ok_or(Code::INVALID_VALUE)?;
         call.driver.wait_until(context, |state| state.is_context_idle(context))?;
-        call.driver.lock().free(device, address)
+        let mut state = call.driver.lock();
+        if state.is_alone(device, address) { state.free(device, address) } else { Err(Code::INVALID_VALUE) }
     }
 
     Context cuMemGetInfo_v2(call, free: Out<usize>, total: Out<usize>) {
@@ -67,8 +68,10 @@ exports! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        match call.driver.lock().host.overlap(call.context, host, 1) {
-            Overlap::Inside(range) => address.put(range.device_address + (host - range.start)),
+        let state = call.driver.lock();
+        let device = state.usable(call.context)?;
+        match state.host.overlap(call.context, host, 1) {
+            Overlap::Inside(range) => address.put(range.address_on(device) + (host - range.start)),
             _ => Err(Code::INVALID_VALUE),
         }
     }
@@ -124,7 +127,8 @@ fn put_attribute(call: &Call, data: Out<c_void>, attribute: u32, address: u64) -
         };
         return put_sized(data, attribute, value);
     }
-    let host = state.host.host_address_of(address).unwrap_or(address);
+    let device = state.usable(call.context)?;
+    let host = state.host.host_address_of(device, address)?;
     let Overlap::Inside(range) = state.host.overlap(call.context, host, 1) else {
         return Err(Code::INVALID_VALUE);
     };
@@ -132,7 +136,7 @@ fn put_attribute(call: &Call, data: Out<c_void>, attribute: u32, address: u64) -
     let value = match attribute {
         CONTEXT => range.context,
         MEMORY_TYPE => u64::from(MEMORY_HOST),
-        DEVICE_POINTER => range.device_address + offset,
+        DEVICE_POINTER => range.address_on(device) + offset,
         HOST_POINTER => host,
         IS_MANAGED => 0,
         DEVICE_ORDINAL => state.usable(range.context)? as u64,

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use super::exports;
 use crate::{
-    abi::Code,
+    abi::{Code, LEGACY_STREAM},
+    capture::exchange_mode,
     pointers::{CFunction, HostFunction, Out},
     streams::{Point, Stream},
     work::Work,
@@ -24,13 +25,19 @@ exports! {
     }
 
     Context cuStreamSynchronize(call, stream: u64) {
-        let handle = call.driver.lock().stream_of(call.context, stream)?;
+        let mut state = call.driver.lock();
+        let handle = state.stream_of(call.context, stream)?;
+        let capture = state.capture_of(handle);
+        state.refuse_captured(capture, Code::STREAM_CAPTURE_UNSUPPORTED)?;
+        drop(state);
         call.driver.wait_until(call.context, |state| state.streams.get(&handle).is_none_or(Stream::is_idle))
     }
 
     Context cuStreamQuery(call, stream: u64) {
-        let state = call.driver.lock();
+        let mut state = call.driver.lock();
         let handle = state.stream_of(call.context, stream)?;
+        let capture = state.capture_of(handle);
+        state.refuse_captured(capture, Code::STREAM_CAPTURE_UNSUPPORTED)?;
         if state.streams[&handle].is_idle() { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
@@ -39,6 +46,32 @@ exports! {
             return Err(Code::INVALID_VALUE);
         }
         call.driver.lock().wait_for_event(call.context, stream, event)
+    }
+
+    Context cuStreamBeginCapture_v2(call, stream: u64, mode: u32) {
+        let mut state = call.driver.lock();
+        if stream == 0 || stream == LEGACY_STREAM {
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let handle = state.stream_of(call.context, stream)?;
+        state.begin_capture(handle, mode)
+    }
+
+    // There are no graphs.
+    Context cuStreamEndCapture(call, stream: u64, graph: Out<u64>) {
+        let mut state = call.driver.lock();
+        let handle = state.stream_of(call.context, stream)?;
+        graph.put(0)?;
+        state.end_capture(handle)
+    }
+
+    Context cuStreamIsCapturing(call, stream: u64, status: Out<c_int>) {
+        let state = call.driver.lock();
+        status.put(state.capture_status(state.stream_of(call.context, stream)?))
+    }
+
+    Nothing cuThreadExchangeStreamCaptureMode(_call, mode: Out<u32>) {
+        mode.put(exchange_mode(mode.get()?)?)
     }
 
     Context cuStreamGetPriority(call, stream: u64, priority: Out<c_int>) {

@@ -118,6 +118,44 @@ fn pointer_attribute(data: *mut c_void, attribute: u32, address: u64) -> Outcome
     }
 }
 
+/// Begins a capture of a stream in a mode: global, of this thread, relaxed.
+pub fn begin_capture(stream: Stream, mode: u32) -> Outcome {
+    let function: unsafe extern "C" fn(CUstream, u32) -> u32 =
+        symbol("cuStreamBeginCapture_v2").expect("it is there");
+    // SAFETY: see the head of this file.
+    numbered(unsafe { function(stream_of(stream), mode) })
+}
+
+/// Ends it. There is no graph.
+pub fn end_capture(stream: Stream) -> Outcome {
+    let mut graph = 0_u64;
+    let function: unsafe extern "C" fn(CUstream, *mut u64) -> u32 =
+        symbol("cuStreamEndCapture").expect("it is there");
+    // SAFETY: see the head of this file; `graph` is as large as a handle.
+    numbered(unsafe { function(stream_of(stream), &raw mut graph) })
+}
+
+/// 0, 1 if a stream is part of a capture, 2 if that is spoilt.
+pub fn is_capturing(stream: Stream) -> Outcome<c_int> {
+    let mut status = 0;
+    let function: unsafe extern "C" fn(CUstream, *mut c_int) -> u32 =
+        symbol("cuStreamIsCapturing").expect("it is there");
+    // SAFETY: see the head of this file.
+    numbered(unsafe { function(stream_of(stream), &raw mut status) }).map(|()| status)
+}
+
+/// Sets this thread's way with captures; gives the one before.
+pub fn exchange_mode(mut mode: u32) -> Outcome<u32> {
+    let function: unsafe extern "C" fn(*mut u32) -> u32 =
+        symbol("cuThreadExchangeStreamCaptureMode").expect("it is there");
+    // SAFETY: the argument is a variable.
+    numbered(unsafe { function(&raw mut mode) }).map(|()| mode)
+}
+
+fn numbered(code: u32) -> Outcome {
+    if code == 0 { Ok(()) } else { Err(code) }
+}
+
 /// Whether cudarc finds a driver.
 pub fn is_present() -> bool {
     // SAFETY: it looks whether a library can be opened, whose initialisers are a driver's.

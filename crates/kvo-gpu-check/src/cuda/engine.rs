@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, ffi::CString, time::Duration};
 use crossbeam_channel::bounded;
 use kvo_cuda::{Probe, probe};
 
-use super::raw::{self, Context, EngineError};
+use super::{
+    raw::{self, Context, EngineError},
+    staging::Staging,
+};
 use crate::bed::{Hold, LONG};
 
 /// The kernels. `cargo xtask ptx` makes them of `kernels/engine.cu`.
@@ -20,7 +23,7 @@ const CTAS_MAX: u32 = 1024;
 const CTA_BYTES: u64 = 8 * THREADS as u64;
 
 /// One of an engine's streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(usize);
 
 /// One of an engine's events.
@@ -41,6 +44,8 @@ pub struct CudaEngine {
     /// Lengths by address.
     allocations: BTreeMap<u64, u64>,
     streams: Vec<Stream>,
+    /// What uploads on a stream are read from, where there were any.
+    pub(super) stagings: BTreeMap<StreamId, Staging>,
     events: Vec<raw::Event>,
     fill: raw::Function,
     check: raw::Function,
@@ -74,7 +79,8 @@ impl CudaEngine {
         let names = [c"kvo_engine_fill", c"kvo_engine_check", c"kvo_engine_spin"];
         let [fill, check, spin] = raw::load(&ptx, names)?;
         let (streams, events) = (Vec::new(), Vec::new());
-        Ok(Self { ordinal, allocations: BTreeMap::new(), streams, events, fill, check, spin, context })
+        let (allocations, stagings) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { ordinal, allocations, streams, stagings, events, fill, check, spin, context })
     }
 
     /// Which device it is on.
@@ -237,8 +243,12 @@ impl CudaEngine {
         raw::synchronize(self.streams[stream.0].stream)
     }
 
+    pub(super) fn stream(&self, stream: StreamId) -> raw::Stream {
+        self.streams[stream.0].stream
+    }
+
     /// That the bytes are of one allocation. The context is the thread's then.
-    fn own(&self, address: u64, bytes: u64) -> Result<(), EngineError> {
+    pub(super) fn own(&self, address: u64, bytes: u64) -> Result<(), EngineError> {
         self.context.enter()?;
         let below = self.allocations.range(..=address).next_back();
         let is_inside = |(start, length): (&u64, &u64)| bytes <= length.saturating_sub(address - start);
@@ -256,6 +266,7 @@ impl Drop for CudaEngine {
             let _ = raw::synchronize(stream);
             raw::destroy_stream(stream);
         }
+        std::mem::take(&mut self.stagings).into_values().for_each(Staging::release);
         self.events.drain(..).for_each(raw::destroy_event);
         for address in self.allocations.keys() {
             let _ = raw::free(*address);

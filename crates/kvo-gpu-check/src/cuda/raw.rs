@@ -6,6 +6,7 @@ use std::{
     any::Any,
     ffi::{CStr, c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
+    slice,
 };
 
 use cudarc::driver::{DriverError, result, sys};
@@ -108,6 +109,52 @@ pub(super) fn upload(address: u64, bytes: &[u8]) -> Result<(), EngineError> {
 pub(super) fn download(address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
     // SAFETY: as there.
     outcome("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_sync(bytes, address) })
+}
+
+/// Host memory that the driver has pinned.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Pinned {
+    fn part(&mut self, at: usize, length: usize) -> &mut [u8] {
+        assert!(at <= self.bytes && length <= self.bytes - at, "{length} bytes at {at} of {}", self.bytes);
+        // SAFETY: the part is within the memory, which is zeroed, and this value's alone until it is freed.
+        unsafe { slice::from_raw_parts_mut(self.start.wrapping_add(at), length) }
+    }
+}
+
+/// Allocates zeroed host memory in the current context.
+pub(super) fn pin(bytes: usize) -> Result<Pinned, EngineError> {
+    // SAFETY: the memory is freed by `unpin` alone.
+    let start = outcome("cuMemHostAlloc", unsafe { result::malloc_host(bytes, 0) })?.cast::<u8>();
+    // SAFETY: the memory was just allocated with this length.
+    unsafe { start.write_bytes(0, bytes) };
+    Ok(Pinned { start, bytes })
+}
+
+/// Frees what [`pin`] gave, when no copy from it is under way any more.
+pub(super) fn unpin(Pinned { start, .. }: Pinned) {
+    // SAFETY: `pin` gave it, and the value is used up.
+    let _ = unsafe { result::free_host(start.cast()) };
+}
+
+/// Puts a copy to one allocation on a stream. It is read from `pinned`, where it takes as many bytes as there are `at`
+/// that place: nobody writes there until the copy is over.
+pub(super) fn upload_on(
+    stream: Stream,
+    address: u64,
+    pinned: &mut Pinned,
+    at: usize,
+    bytes: &[u8],
+) -> Result<(), EngineError> {
+    let part = pinned.part(at, bytes.len());
+    part.copy_from_slice(bytes);
+    // SAFETY: the engine has checked that the bytes on the device are its own; it keeps the pinned ones as they are, and
+    // frees them, when the stream was waited for.
+    outcome("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(address, part, stream) })
 }
 
 /// A stream that is not ordered against the default one.

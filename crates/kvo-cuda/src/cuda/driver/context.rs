@@ -153,14 +153,20 @@ impl Context {
 
     /// Refuses `for_call` for a stream that is being captured.
     fn check_not_capturing(&self, for_call: &'static str, stream: StreamHandle) -> Result<(), CallError> {
-        let mut is_capturing: c_int = 0;
+        let refused = CallError { call: for_call, code: DriverCode(CAPTURE_UNSUPPORTED) };
+        if self.is_capturing(stream_of(stream))? { Err(refused) } else { Ok(()) }
+    }
+
+    /// Whether a stream is part of a capture, also of one that was spoilt.
+    fn is_capturing(&self, stream: CUstream) -> Result<bool, CallError> {
+        let mut status: c_int = 0;
         self.call("cuStreamIsCapturing", |table| match table.is_capturing {
-            // SAFETY: the stream is alive, by the contract of `StreamHandle::from_raw`; the driver writes one int.
-            Some(call) => unsafe { call(stream_of(stream), &raw mut is_capturing) },
+            // SAFETY: the stream is kvo's, or alive by the contract of `StreamHandle::from_raw`; the driver writes one
+            // int.
+            Some(call) => unsafe { call(stream, &raw mut status) },
             None => 0,
         })?;
-        let refused = CallError { call: for_call, code: DriverCode(CAPTURE_UNSUPPORTED) };
-        if is_capturing == 0 { Ok(()) } else { Err(refused) }
+        Ok(status != 0)
     }
 
     /// Makes an engine's stream wait for what `event` was last recorded behind. The context is current. A stream that is
@@ -171,6 +177,20 @@ impl Context {
         self.call("cuStreamWaitEvent", |table| unsafe {
             (table.stream_wait)(stream_of(stream), event.raw, 0)
         })
+    }
+
+    /// What an answer says of whether the device has got somewhere: yes, not yet, or an error, which breaks the context.
+    fn is_there(&self, answer: Result<(), CallError>) -> Result<bool, CallError> {
+        match answer {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == DriverCode::NOT_READY => Ok(false),
+            // Of an engine's graph that is being captured, and not of the work that was asked for.
+            Err(error) if CAPTURE_CODES.contains(&error.code.0) => Ok(false),
+            Err(error) => {
+                self.break_with(error.call, error.code);
+                Err(error)
+            }
+        }
     }
 
     /// Registers host memory for copies of every context, and pins it.
@@ -406,6 +426,23 @@ unsafe impl Sync for Event {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
+    /// Whether the device has done all that is on it. Any other answer than yes and not yet breaks the context.
+    pub(crate) fn has_ended(&self) -> Result<bool, CallError> {
+        // SAFETY: the stream is alive.
+        let asked = self.context.call("cuStreamQuery", |table| unsafe { (table.stream_query)(self.raw) });
+        self.context.is_there(asked)
+    }
+
+    /// Whether it is part of a capture.
+    pub(crate) fn is_capturing(&self) -> Result<bool, CallError> {
+        self.context.is_capturing(self.raw)
+    }
+
+    /// Is never destroyed.
+    pub(crate) fn leak(&mut self) {
+        self.raw = ptr::null_mut();
+    }
+
     /// Makes what is put on it from now on wait for what an event of kvo's was last recorded behind.
     pub(crate) fn wait_own(&self, event: &Event) -> Result<(), CallError> {
         // SAFETY: both are alive and of one context.
@@ -424,6 +461,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // SAFETY: it was created once and is destroyed once; a broken context is not called.
         let end = self.context.call("cuStreamDestroy", |table| unsafe { (table.stream_destroy)(self.raw) });
         if let Err(error) = end {
@@ -444,16 +484,7 @@ impl Event {
     pub(crate) fn has_passed(&self) -> Result<bool, CallError> {
         // SAFETY: the event is alive.
         let asked = self.context.call("cuEventQuery", |table| unsafe { (table.event_query)(self.raw) });
-        match asked {
-            Ok(()) => Ok(true),
-            Err(error) if error.code == DriverCode::NOT_READY => Ok(false),
-            // Of an engine's graph that is being captured, and not of the work before the event.
-            Err(error) if CAPTURE_CODES.contains(&error.code.0) => Ok(false),
-            Err(error) => {
-                self.context.break_with(error.call, error.code);
-                Err(error)
-            }
-        }
+        self.context.is_there(asked)
     }
 }
 

@@ -13,8 +13,6 @@ pub(crate) struct Registration {
     context: Arc<Context>,
     memory: Arc<dyn StableMemory>,
     range: Range<usize>,
-    /// The address by which devices know its first byte, if the driver says so.
-    device: Option<u64>,
 }
 
 impl Registration {
@@ -28,8 +26,7 @@ impl Registration {
         // SAFETY: the value made below owns a share of the memory, which stays mapped with it, and unregisters it
         // before that share is gone.
         unsafe { context.register(start, range.len()) }?;
-        let device = context.device_pointer(start).ok();
-        Ok(Self { context: Arc::clone(context), memory: Arc::clone(memory), range, device })
+        Ok(Self { context: Arc::clone(context), memory: Arc::clone(memory), range })
     }
 
     /// Its bytes of the span.
@@ -37,9 +34,9 @@ impl Registration {
         self.range.clone()
     }
 
-    /// The address by which devices know its first byte.
-    pub(crate) fn device_address(&self) -> Option<u64> {
-        self.device
+    /// The address by which the device of a context knows its first byte, if the driver says so. The context is current.
+    pub(crate) fn device_address(&self, context: &Context) -> Option<u64> {
+        context.device_pointer(start_of(&self.memory, &self.range)).ok()
     }
 }
 

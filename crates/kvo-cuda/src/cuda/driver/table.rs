@@ -59,6 +59,7 @@ symbols! {
         priority_range = cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
         stream_create = cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
         stream_destroy = cuStreamDestroy_v2(CUstream);
+        stream_query = cuStreamQuery(CUstream);
         stream_wait = cuStreamWaitEvent(CUstream, CUevent, c_uint);
         event_create = cuEventCreate(*mut CUevent, c_uint);
         event_record = cuEventRecord(CUevent, CUstream);

@@ -52,6 +52,11 @@ impl Scratch {
         self.host.all()
     }
 
+    /// Whether copies may still be under way.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// The address by which the device knows the host's side of a copy.
     pub(crate) fn device_address(&mut self) -> impl Fn(&HostCopy) -> u64 + use<> {
         let (first, device) = (self.host.first().addr().get(), self.host.device());
@@ -85,7 +90,7 @@ impl Scratch {
     fn place(&mut self, ScratchCopy { device, host, bytes }: ScratchCopy) -> HostCopy {
         assert!(device + bytes <= self.host.bytes(), "{bytes} bytes at {device} of {}", self.host.bytes());
         let host = self.host()[host..][..bytes].as_mut_ptr();
-        HostCopy { region: RegionId(0), device: self.device + device as u64, host, bytes }
+        HostCopy { allocation: (RegionId(0), 0), device: self.device + device as u64, host, bytes }
     }
 }
 

@@ -107,6 +107,13 @@ impl KernelLists {
     }
 }
 
+impl KernelLists {
+    /// The streams have passed every launch.
+    pub(crate) fn free_all(&mut self) {
+        self.busy = Lists::default();
+    }
+}
+
 impl Drop for KernelLists {
     fn drop(&mut self) {
         if self.busy != Lists::default() {

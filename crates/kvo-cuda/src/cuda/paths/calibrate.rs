@@ -127,11 +127,12 @@ impl Bench<'_> {
             (CopyPath::Memcpy | CopyPath::Kernel, _) => {
                 issue::one_by_one(&context, direction, copies, stream)
             }
-        })?;
-        if let Some(kernel) = kernel {
+        });
+        // Also after a refused launch, if those before it are over.
+        if let Some(kernel) = kernel.as_mut().filter(|_| !scratch.is_lost()) {
             kernel.free(lists);
         }
-        Ok(took)
+        took
     }
 }
 
