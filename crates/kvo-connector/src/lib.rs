@@ -117,7 +117,7 @@
 //!
 //! # Features
 //!
-//! None.
+//! - `offload`, on by default: [`Offload`], which makes the tiers, a device and a connector from one configuration.
 //!
 //! # Sources
 //!
@@ -131,6 +131,8 @@ mod copies;
 mod error;
 mod hasher;
 mod matching;
+#[cfg(feature = "offload")]
+mod offload;
 mod options;
 mod params;
 mod plan;
@@ -138,6 +140,11 @@ mod request;
 mod stats;
 mod worker;
 
+#[cfg(feature = "offload")]
+pub use crate::offload::{
+    BuildError, CpuConfig, DeviceConfig, DeviceError, DeviceKind, NvmeConfig, Offload, OffloadBuilder,
+    OffloadConfig, RequestsConfig, device::AnyDevice,
+};
 pub use crate::{
     connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput},
     copies::CopyResult,
