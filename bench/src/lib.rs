@@ -15,6 +15,7 @@
 //! - [`run_overlap`] and [`run_two_tiers`] model what model R leaves out: requests that overlap, and a GPU tier above.
 //!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
+//! - [`connector`] times what an engine's scheduler calls, with many requests that decode.
 //! - [`nvme`] times the NVMe store beside fio and plain I/O.
 //! - [`soak`] keeps that store busy for minutes.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
@@ -42,6 +43,7 @@ mod baseline;
 mod bytes;
 mod capacity;
 mod cells;
+pub mod connector;
 mod contender;
 mod curve;
 pub mod device;

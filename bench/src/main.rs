@@ -6,6 +6,7 @@
 mod after;
 mod all;
 mod args;
+mod connector_command;
 mod device_command;
 mod micro_command;
 mod nvme_command;
@@ -41,6 +42,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     Policies(policies::PoliciesArgs),
     Micro(micro_command::MicroArgs),
+    Connector(connector_command::ConnectorArgs),
     Device(device_command::DeviceArgs),
     Nvme(nvme_command::NvmeArgs),
     SoakNvme(soak_command::SoakArgs),
@@ -94,6 +96,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Replay(args) => replay::run(args, &interrupt),
         Command::Policies(args) => policies::run(args, &interrupt),
         Command::Micro(args) => micro_command::run(args, &interrupt),
+        Command::Connector(args) => connector_command::run(args, &interrupt),
         Command::Device(args) => device_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
         Command::SoakNvme(args) => soak_command::run(args, &interrupt),
@@ -119,6 +122,7 @@ impl Command {
             Self::Replay(args) => args.report_name(),
             Self::Policies(args) => args.report_name(),
             Self::Micro(args) => args.report_name(),
+            Self::Connector(args) => args.report_name(),
             Self::Device(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
             Self::SoakNvme(_) => "soak-nvme",

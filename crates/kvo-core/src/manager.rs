@@ -32,6 +32,13 @@ pub trait OffloadManager: Send {
         PrefixLookup { ready: keys.len(), end: None }
     }
 
+    /// Pins the first of `keys`, up to the one that is not ready, until the step [ends](Self::on_schedule_end) or the
+    /// cache is reset, so that what a lookup of this step has found can be loaded in it. Returns how many.
+    ///
+    /// It is no access: no recency changes. For the counters each is a lookup that has found its key. Nobody gives a
+    /// reservation back; a key may have several.
+    fn reserve(&mut self, keys: &[OffloadKey]) -> usize;
+
     /// Pins every key, which must all be ready, or none. Records them as accessed by the request.
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError>;
 
@@ -55,7 +62,7 @@ pub trait OffloadManager: Send {
     /// Commits the request's accesses as one.
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError>;
 
-    /// Ends a scheduler step.
+    /// Ends a scheduler step, and its [reservations](Self::reserve).
     fn on_schedule_end(&mut self);
 
     /// Moves the events since the last call to the end of `events`.
@@ -69,4 +76,14 @@ pub trait OffloadManager: Send {
     /// events takes them after the reset and then forgets the tier. The engine sees to it that no copy of its own is still running on a slot when the slot is handed out
     /// anew.
     fn reset_cache(&mut self);
+
+    /// Every copy of the engine's own that was under way at the reset has ended. Until then nothing is brought up from
+    /// lower tiers.
+    fn on_reset_flushed(&mut self) {}
+
+    /// Whether a later step has something to collect: an engine without requests to run keeps stepping while this
+    /// holds.
+    fn has_pending_work(&self) -> bool {
+        false
+    }
 }

@@ -168,6 +168,17 @@ impl KeyPositions {
         self.places.get_or_init(places)
     }
 
+    fn push(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
+        let before = self.entries.len();
+        self.entries.extend(positions);
+        if let Some(places) = self.places.get_mut() {
+            let new = self.entries[before..].iter().zip(before..);
+            for ((key, _), place) in new {
+                places.entry(*key).or_insert(place);
+            }
+        }
+    }
+
     fn set(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
         if self.entries.is_empty() {
             self.entries.extend(positions);
@@ -224,6 +235,12 @@ impl RequestContext {
     /// The keys of one call are without repeats, head to tail at best. Call it again as the request grows.
     pub fn set_positions(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
         self.positions.set(positions);
+    }
+
+    /// As [`set_positions`](Self::set_positions), for keys that have none yet, behind all that have: nothing is looked
+    /// for, so that a request which grows costs what it grows by. Of a key that has one, it stays as it is.
+    pub fn push_positions(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
+        self.positions.push(positions);
     }
 
     /// The positions given so far.
@@ -308,6 +325,20 @@ mod tests {
         request.set_positions([(key(2), 80)]);
         assert!(request.positions().were_replaced());
         assert_eq!((request.positions().len(), request.positions().end_token(&key(2))), (2, Some(80)));
+    }
+
+    #[test]
+    fn positions_that_are_pushed_are_found_before_and_after_the_first_search() {
+        let key = |n| OffloadKey::new(crate::BlockHash::from_u64(n), crate::GroupIdx(0));
+        let mut request = RequestContext::new(RequestId(1));
+        request.push_positions([(key(1), 16), (key(2), 32)]);
+        assert_eq!(request.positions().end_token(&key(2)), Some(32));
+        request.push_positions([(key(3), 48)]);
+        for n in [3, 1, 2, 3] {
+            assert_eq!(request.positions().end_token(&key(n)), Some(16 * u32::try_from(n).unwrap()));
+        }
+        assert_eq!(request.positions().len(), 3);
+        assert!(!request.positions().were_replaced());
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct CpuManager<P> {
     pub(crate) stats: CpuStats,
     jobs: HashMap<JobId, OpenJob>,
     next_job: u64,
+    /// Pinned until the step ends, once for each time that they are here.
+    reserved: Vec<SlotId>,
     store_threshold: u32,
     /// Only with a threshold above 1.
     tracker: Option<OfferTracker>,
@@ -156,6 +158,7 @@ impl<P: CachePolicy> CpuManager<P> {
             stats: CpuStats::default(),
             jobs: HashMap::new(),
             next_job: 0,
+            reserved: Vec::new(),
             store_threshold: options.store_threshold,
             tracker: (options.store_threshold > 1).then(|| OfferTracker::new(options.tracker_keys_max)),
             name: options.name.into(),
@@ -470,6 +473,18 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         PrefixLookup { ready, end }
     }
 
+    fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
+        let before = self.reserved.len();
+        let Self { slots, reserved, .. } = self;
+        reserved.extend(keys.iter().map_while(|key| slots.ready(key)));
+        for slot in &reserved[before..] {
+            slots.pin(*slot, Pin::Load);
+        }
+        let ready = reserved.len() - before;
+        self.stats.lookup_hits += ready as u64;
+        ready
+    }
+
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
         let (state, positions) = running(req, self.id)?;
         let slots = self.ready_slots(keys)?;
@@ -572,7 +587,13 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         Ok(())
     }
 
-    fn on_schedule_end(&mut self) {}
+    fn on_schedule_end(&mut self) {
+        let mut reserved = std::mem::take(&mut self.reserved);
+        for slot in reserved.drain(..) {
+            self.unpin(slot, Pin::Load);
+        }
+        self.reserved = reserved;
+    }
 
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         for mut event in self.events.iter_mut().flat_map(|recorded| recorded.drain(..)) {
@@ -593,6 +614,7 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
     fn reset_cache(&mut self) {
         self.generation += 1;
         self.jobs.clear();
+        self.reserved.clear();
         self.policy.clear();
         self.slots.reset();
     }

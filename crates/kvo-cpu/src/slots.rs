@@ -72,7 +72,7 @@ pub(crate) struct Found {
 /// Who pins a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pin {
-    /// A load job: a reset voids it.
+    /// A load job, or a reservation until the step ends: a reset voids it.
     Load,
     /// A tier transfer: it outlives a reset.
     Hold,

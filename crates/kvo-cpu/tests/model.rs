@@ -51,6 +51,9 @@ enum Op {
         req: usize,
         keys: Vec<OffloadKey>,
     },
+    Reserve {
+        keys: Vec<OffloadKey>,
+    },
     /// Loads those of the keys that are ready.
     LoadReady {
         req: usize,
@@ -120,7 +123,8 @@ fn one_op(rng: &mut Rng) -> Op {
                 positions: positions.into_iter().map(|k| (k, position(rng, k))).collect(),
             }
         }
-        11..15 => Op::Lookup { req, key: some_key(rng) },
+        11..14 => Op::Lookup { req, key: some_key(rng) },
+        14 => Op::Reserve { keys: some_keys(rng) },
         15..18 => Op::PrepareLoad { req, keys: some_keys(rng) },
         18..29 => Op::LoadReady { req, keys: some_keys(rng) },
         29..53 => Op::PrepareStore { req, keys: some_keys(rng) },
@@ -132,8 +136,8 @@ fn one_op(rng: &mut Rng) -> Op {
         84..88 => Op::HoldForPromotion { req, key: some_key(rng) },
         88..94 => Op::Release { hold: rng.index(64), done: rng.chance(75) },
         94 => Op::GiveUp { hold: rng.index(64) },
-        95..98 => Op::TakeEvents,
-        98 => Op::ScheduleEnd,
+        95..97 => Op::TakeEvents,
+        97..99 => Op::ScheduleEnd,
         _ if rng.chance(30) => Op::Reset,
         _ => Op::TakeEvents,
     }
@@ -226,6 +230,9 @@ impl Run {
                 equal("a lookup", &result, &self.model.lookup(*key))?;
             }
             Op::PrepareLoad { req, keys } => self.load(*req, keys)?,
+            Op::Reserve { keys } => {
+                equal("a reservation", &self.manager.reserve(keys), &self.model.reserve(keys))?;
+            }
             Op::LoadReady { req, keys } => {
                 let mut ready: Vec<OffloadKey> = Vec::new();
                 for key in keys {
@@ -265,7 +272,10 @@ impl Run {
             Op::Release { hold, done } => self.release(*hold, *done)?,
             Op::GiveUp { hold } => self.give_up(*hold)?,
             Op::TakeEvents => self.take_events()?,
-            Op::ScheduleEnd => self.manager.on_schedule_end(),
+            Op::ScheduleEnd => {
+                self.manager.on_schedule_end();
+                self.model.end_step();
+            }
             Op::Reset => {
                 self.manager.reset_cache();
                 let current = self.model.generation;
@@ -465,6 +475,7 @@ impl Run {
         while !self.holds.is_empty() {
             self.apply(&Op::Release { hold: 0, done: true })?;
         }
+        self.apply(&Op::ScheduleEnd)?;
         let counts = self.manager.counts();
         equal("what is in flight", &(counts.pending, counts.pinned), &(0, 0))?;
         self.apply(&Op::NewRequest { req: 0, spacing: 0 })?;

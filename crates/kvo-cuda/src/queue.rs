@@ -375,7 +375,6 @@ impl TransferQueue {
 
     /// A part of a piece was not put on the device, and nothing more of its transfer is given out. The piece still
     /// ends, once the device is done with what there is of it.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
     pub(crate) fn fail(&mut self, piece: &Piece, failure: TransferFailure) {
         self.entries[piece.index].failure.get_or_insert(failure);
     }

@@ -472,6 +472,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         }
     }
 
+    fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
+        self.primary.reserve(keys)
+    }
+
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
         self.check_known(req)?;
         self.primary.prepare_load(req, keys)
@@ -531,6 +535,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         if !self.polled_in_step {
             self.poll();
         }
+        self.primary.on_schedule_end();
         self.submit_promotions();
         self.resolve_parked();
         for tier in &mut self.tiers.all {
@@ -552,6 +557,14 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
 
     fn reset_cache(&mut self) {
         self.reset();
+    }
+
+    fn on_reset_flushed(&mut self) {
+        Self::on_reset_flushed(self);
+    }
+
+    fn has_pending_work(&self) -> bool {
+        Self::has_pending_work(self)
     }
 }
 

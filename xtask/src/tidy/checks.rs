@@ -44,7 +44,7 @@ const HOUSE: [(&str, &[&str]); 10] = [
     ("kvo-gpu-check", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-cuda"]),
     ("kvo-ptx", &[]),
     ("kvo-fakecuda", &["kvo-ptx"]),
-    ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-tiering"]),
+    ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-cuda", "kvo-nvme", "kvo-tiering"]),
 ];
 
 /// What a program of a crate uses of kvo besides, behind a feature. The crate's library does not name it.

@@ -16,6 +16,8 @@ fn count(of: usize) -> u32 {
 pub struct Model {
     options: CpuOptions,
     policy: Box<dyn Naive>,
+    /// Pinned until the step ends, once for each time that they are here.
+    reserved: Vec<OffloadKey>,
     chunks: Vec<Chunk>,
     /// One entry a hold from before a reset, or of a promotion that was given up.
     parked: Vec<SlotId>,
@@ -69,6 +71,7 @@ impl Model {
             options,
             policy,
             chunks: Vec::new(),
+            reserved: Vec::new(),
             parked: Vec::new(),
             generation: 0,
             jobs: Vec::new(),
@@ -333,6 +336,24 @@ impl Model {
         }
     }
 
+    /// How many of the first keys are ready, which it pins until the step ends.
+    pub fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
+        let ready: Vec<_> =
+            keys.iter().copied().take_while(|key| self.peek(*key) == LookupResult::Hit).collect();
+        for key in &ready {
+            self.pin(*key);
+        }
+        self.reserved.extend(&ready);
+        self.stats.lookup_hits += ready.len() as u64;
+        ready.len()
+    }
+
+    pub fn end_step(&mut self) {
+        for key in std::mem::take(&mut self.reserved) {
+            self.unpin(key);
+        }
+    }
+
     /// Whether a cascade may read the chunk, which it then pins.
     pub fn cascade(&mut self, key: OffloadKey) -> bool {
         let ready = self.peek(key) == LookupResult::Hit;
@@ -425,6 +446,7 @@ impl Model {
     /// Drops everything but the slots that tiers still use.
     pub fn reset(&mut self, held: impl IntoIterator<Item = SlotId>) {
         self.chunks.clear();
+        self.reserved.clear();
         self.parked.extend(held);
         self.generation += 1;
         self.policy.clear();

@@ -213,8 +213,10 @@ impl SteppedDevice {
             }
             Ok(())
         });
-        if result.is_err() {
+        if let Err(failure) = &result {
             ops.clear();
+            // Its other pieces may be given out before this one ends, and find what was not poisoned.
+            self.device.shared.lock().queue.fail(&work.piece, failure.clone());
         }
         let mut ends_at = now;
         if let Some(link) = &self.link {

@@ -168,3 +168,23 @@ fn a_dead_device_stops_and_lets_go() {
         assert_eq!((polled(&mut stepped), stepped.device().stats().held), (vec![], 0));
     }
 }
+
+/// What was not poisoned is not disturbed; and of a transfer that has failed nothing more is copied.
+#[test]
+fn a_store_whose_slot_is_in_use_fails_without_a_race() {
+    for seed in 0..50 {
+        let slots = TestSlots::shared(4, 16);
+        let mut stepped = stepped(&slots, HostDeviceOptions { quantum_bytes: 16, ..options() }, seed);
+        let after = fence(stepped.device_mut());
+        let two = Transfer { ops: vec![op(0, 0), op(1, 1), op(2, 2)], ..store(0, 0, after) };
+        let ticket = stepped.device_mut().submit(two).unwrap();
+        let held = slots.hold(SlotId(1));
+        assert_eq!(stepped.step(), Step::Done);
+        drop(held);
+        stepped.run();
+        let failure = TransferFailure::Slot(SlotAccessError::Busy { slot: SlotId(1) });
+        assert_eq!(polled(&mut stepped), [ended(ticket, Err(failure))], "seed {seed}");
+        assert_eq!(stepped.device().take_races(), [], "seed {seed}");
+        assert_eq!(slots.bytes(SlotId(2)), [0xEE; 16], "seed {seed}");
+    }
+}

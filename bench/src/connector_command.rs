@@ -1,0 +1,98 @@
+//! `kvo-bench connector`: what a connector costs an engine's scheduler.
+
+use std::io::{Write, stdout};
+
+use clap::Args;
+use kvo_bench::{
+    Interrupt, Report,
+    connector::{ConnectorPlan, ConnectorResults, run_connector},
+    new_table, number_cell,
+    nvme::Bound,
+    progress_bar,
+};
+
+use crate::Outcome;
+
+/// What a connector costs an engine's scheduler: requests that decode beside each other, each on a long context, and
+/// requests that find all their tokens. No bytes are moved.
+#[derive(Debug, Args)]
+pub(crate) struct ConnectorArgs {
+    /// Very short run against rot; the figures mean nothing
+    #[arg(long, group = "preset")]
+    smoke: bool,
+    /// 256 requests of 32,768 tokens; this is the default
+    #[arg(long, group = "preset")]
+    quick: bool,
+    /// The same for more steps
+    #[arg(long, group = "preset")]
+    full: bool,
+}
+
+impl ConnectorArgs {
+    pub(crate) fn report_name(&self) -> &'static str {
+        if self.smoke { "connector-smoke" } else { "connector" }
+    }
+
+    fn plan(&self) -> ConnectorPlan {
+        match (self.smoke, self.full) {
+            (true, _) => ConnectorPlan { requests: 8, tokens: 1024, steps: 64, finished: 100 },
+            (_, true) => ConnectorPlan { requests: 256, tokens: 32_768, steps: 4096, finished: 100_000 },
+            _ => ConnectorPlan { requests: 256, tokens: 32_768, steps: 1024, finished: 50_000 },
+        }
+    }
+}
+
+pub(crate) fn run(args: &ConnectorArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let plan = args.plan();
+    let mut results = ConnectorResults { plan, runs: Vec::new() };
+    let progress = progress_bar(2, "runs");
+    for finished in [0, plan.finished].into_iter().take_while(|_| !interrupt.is_set()) {
+        results.runs.push(run_connector(&plan, finished)?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    print(&mut stdout(), &results)?;
+    let file = Report::new(results, !interrupt.is_set()).write(args.report_name())?;
+    writeln!(stdout(), "as JSON: {}", file.display())?;
+    Ok(if interrupt.is_set() { Outcome::Interrupted } else { Outcome::Passed })
+}
+
+fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()> {
+    let ConnectorPlan { requests, tokens, steps, .. } = results.plan;
+    let mut table = new_table([
+        "finished before",
+        "step, us",
+        "median step",
+        "all store",
+        "match a request, us",
+        "plan its load, us",
+    ]);
+    for run in &results.runs {
+        let of = |us: f64| number_cell(format!("{us:.1}"));
+        table.add_row([
+            number_cell(run.finished),
+            of(run.step_us),
+            of(run.median_step_us),
+            of(run.storing_step_us),
+            of(run.match_us),
+            of(run.load_us),
+        ]);
+    }
+    writeln!(out, "{requests} requests of {tokens} tokens decode for {steps} steps:\n{table}")?;
+    let mut table = new_table(["what is asked", "is", "is to be", ""]);
+    for point in results.points() {
+        let bound = match point.bound {
+            Bound::AtLeast(least) => format!("at least {least}"),
+            Bound::AtMost(most) => format!("at most {most}"),
+        };
+        let verdict = if point.met { "met" } else { "MISSED" };
+        table.add_row([
+            number_cell(point.what),
+            number_cell(format!("{:.4}", point.value)),
+            number_cell(bound),
+            number_cell(verdict),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
+}

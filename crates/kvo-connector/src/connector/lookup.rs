@@ -1,0 +1,231 @@
+//! What can be loaded, and into which blocks.
+
+use hashbrown::HashMap;
+use kvo_core::{
+    BlockId, GroupIdx, LoadError, LookupResult, OffloadKey, OffloadManager, RequestContext, RequestError,
+    RequestId,
+};
+
+use super::Connector;
+use crate::{
+    ConnectorError, CopyId,
+    copies::OpenCopy,
+    matching::{Finder, Found, Wish, blocks_needed, converge, needed},
+    options::{GroupKind, GroupOptions},
+    plan::CopyPlan,
+    request::{Match, Request},
+};
+
+/// What a match has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixMatch {
+    /// So many tokens can be loaded behind those that are computed, in this step: they are pinned until it ends. May be 0.
+    Loadable(u32),
+    /// Chunks are on their way, or a tier is still looking: ask again in a later step.
+    AskAgain,
+}
+
+impl<M: OffloadManager> Connector<M> {
+    /// How many tokens of a request can be loaded behind the `computed` ones whose KV the GPU has, in every group as far as
+    /// the group needs it. Changes no recency; may bring chunks up from lower tiers.
+    ///
+    /// Together they end with whole blocks in every group, but for the last token of the request, which is left to be
+    /// computed if [`recompute_last`](crate::ConnectorOptions::recompute_last) says so, though its block is loaded.
+    ///
+    /// # Errors
+    /// [`ConnectorError::Request`], [`ConnectorError::Loading`], or [`ConnectorError::TooManyTokens`] if more are computed
+    /// than there are.
+    pub fn match_prefix(&mut self, id: RequestId, computed: u32) -> Result<PrefixMatch, ConnectorError> {
+        let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
+        let num_tokens = request.num_tokens;
+        if request.loading.is_some() {
+            return Err(ConnectorError::Loading { req: id });
+        }
+        if computed > num_tokens {
+            return Err(ConnectorError::TooManyTokens { req: id, computed, num_tokens });
+        }
+        request.matched = None;
+        if request.params.skip_reading || request.reads_no_more || self.is_flushing {
+            return Ok(PrefixMatch::Loadable(0));
+        }
+        let wish = Wish {
+            computed,
+            limit: computed.saturating_add(request.params.load_tokens_max.unwrap_or(u32::MAX)),
+            num_tokens,
+            recompute_last: self.options.recompute_last,
+            step: self.step_tokens,
+        };
+        let groups = &self.options.groups;
+        let now = self.clock.now();
+        let since = *request.asks_since.get_or_insert(now);
+        let is_patient = now.saturating_sub(since) < self.options.lookup_patience;
+        let Request { context, groups: states, .. } = request;
+        let keys = states.iter().map(|state| state.keys.as_slice()).collect();
+        let mut finder = InTiers {
+            manager: &mut self.manager,
+            context,
+            keys,
+            groups,
+            known: HashMap::new(),
+            is_patient,
+            gave_up: false,
+        };
+        let boundary = converge(groups, &wish, &mut finder);
+        let gave_up = finder.gave_up;
+        if boundary.is_some_and(|boundary| boundary.is_later) {
+            self.stats.asked_again += 1;
+            return Ok(PrefixMatch::AskAgain);
+        }
+        self.stats.patience_ended += u64::from(gave_up);
+        request.asks_since = None;
+        let Some(boundary) = boundary else { return Ok(PrefixMatch::Loadable(0)) };
+        request.matched = Some(Match { computed, boundary });
+        self.matched.push(id);
+        self.stats.matches += 1;
+        self.stats.tokens_matched += u64::from(boundary.usable - computed);
+        Ok(PrefixMatch::Loadable(boundary.usable - computed))
+    }
+
+    /// Blocks were allocated for all that the request's match of this step has found: the tables of all groups, from the
+    /// first token on, with nothing where the engine has no block. The load is part of the next plan; until it is over, or
+    /// has failed, nothing else can be done with the request but to finish or preempt it.
+    ///
+    /// Not called, a match is forgotten at the end of the step.
+    ///
+    /// # Errors
+    /// [`ConnectorError::NoMatch`] if there is none, or it has found nothing; [`ConnectorError::WrongNumberOfTables`],
+    /// [`ConnectorError::NoBlock`] if a table is too short; [`ConnectorError::Gone`] after a reset.
+    pub fn blocks_allocated(
+        &mut self,
+        id: RequestId,
+        tables: &[&[Option<BlockId>]],
+    ) -> Result<CopyId, ConnectorError> {
+        let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
+        let Match { computed, boundary } = request.matched.ok_or(ConnectorError::NoMatch { req: id })?;
+        let groups = &self.options.groups;
+        if tables.len() != groups.len() {
+            let (given, groups) = (tables.len(), groups.len());
+            return Err(ConnectorError::WrongNumberOfTables { req: id, given, groups });
+        }
+        let wish = Wish {
+            computed,
+            limit: boundary.end,
+            num_tokens: request.num_tokens,
+            recompute_last: self.options.recompute_last,
+            step: self.step_tokens,
+        };
+        for ((group, table), index) in groups.iter().zip(tables).zip(0..) {
+            let missing = blocks_needed(group, &wish, boundary.end)
+                .find(|block| !matches!(table.get(*block), Some(Some(_))));
+            if let Some(block) = missing {
+                return Err(ConnectorError::NoBlock { req: id, group: GroupIdx(index), block });
+            }
+        }
+        let keys = keys_of(request, groups, &wish, boundary.end);
+        let job = self.manager.prepare_load(&mut request.context, &keys).map_err(|error| match error {
+            LoadError::Request(error) => error.into(),
+            error => ConnectorError::Gone { req: id, error },
+        })?;
+        request.matched = None;
+        request.num_open += 1;
+        request.settled = computed;
+        for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
+            state.table.clear();
+            state.table.extend_from_slice(table);
+            // Chunks that are loaded whole need not be offered, unless some before them were not.
+            if needed(group, &wish, boundary.end).start <= state.next_store {
+                state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
+            }
+        }
+        let mut plan = CopyPlan::new(self.copies.next_id(), id, request.params.load_class);
+        request.loading = Some(plan.copy);
+        let mut slots = job.slots.iter();
+        for ((group, state), index) in groups.iter().zip(&request.groups).zip(0..) {
+            let blocks = blocks_needed(group, &wish, boundary.end);
+            let per_chunk = group.blocks_per_chunk as usize;
+            for chunk in needed(group, &wish, boundary.end) {
+                let slot = *slots.next().expect("a slot a key");
+                let of_chunk = blocks.start.max(chunk * per_chunk)..blocks.end.min((chunk + 1) * per_chunk);
+                let skip = u32::try_from(of_chunk.start - chunk * per_chunk).expect("less than a chunk has");
+                let of_chunk =
+                    state.table[of_chunk].iter().map(|block| block.expect("it was looked for above"));
+                plan.push(GroupIdx(index), slot, skip, of_chunk);
+            }
+        }
+        let pool_of = |group: GroupIdx| groups[group.0 as usize].pool;
+        let mut after = Vec::new();
+        for (group, block) in plan.blocks() {
+            self.copies.users(pool_of(group), block, None, &mut after);
+        }
+        self.stats.waits += after.len() as u64;
+        plan.after = after;
+        let mut copy = OpenCopy::new(&plan, request.arrival, job.token, self.options.num_workers, pool_of);
+        (copy.computed, copy.usable) = (computed, boundary.usable);
+        self.copies.begin(copy, self.clock.now());
+        let id = plan.copy;
+        self.loads.push(plan);
+        Ok(id)
+    }
+}
+
+/// The keys of all chunks that a boundary needs, group by group, head to tail.
+fn keys_of(request: &Request, groups: &[GroupOptions], wish: &Wish, end: u32) -> Vec<OffloadKey> {
+    let of_group = |(group, state): (&GroupOptions, &crate::request::GroupState)| {
+        state.keys[needed(group, wish, end)].to_vec()
+    };
+    groups.iter().zip(&request.groups).flat_map(of_group).collect()
+}
+
+/// Looks for chunks in the tiers, for each at most once.
+struct InTiers<'a, M> {
+    manager: &'a mut M,
+    context: &'a mut RequestContext,
+    keys: Vec<&'a [OffloadKey]>,
+    groups: &'a [GroupOptions],
+    known: HashMap<(usize, usize), Found>,
+    /// Whether it may say that a chunk will be there later.
+    is_patient: bool,
+    /// Whether it has said of such a chunk that it is absent.
+    gave_up: bool,
+}
+
+impl<M: OffloadManager> InTiers<'_, M> {
+    fn of(&mut self, result: LookupResult) -> Found {
+        match result {
+            LookupResult::Hit | LookupResult::Miss => Found::Absent,
+            LookupResult::HitPending | LookupResult::Retry if self.is_patient => Found::Later,
+            LookupResult::HitPending | LookupResult::Retry => {
+                self.gave_up = true;
+                Found::Absent
+            }
+        }
+    }
+}
+
+impl<M: OffloadManager> Finder for InTiers<'_, M> {
+    fn find(&mut self, group: usize, chunk: usize) -> Found {
+        if let Some(found) = self.known.get(&(group, chunk)) {
+            return *found;
+        }
+        let Some(keys) = self.keys[group].get(chunk..).filter(|keys| !keys.is_empty()) else {
+            return Found::Absent;
+        };
+        // With full attention those behind it are asked for next. What is ready is pinned at once: a chunk that is brought
+        // up for a later question may take the room of one that nobody holds.
+        let num = if self.groups[group].kind == GroupKind::Full { keys.len() } else { 1 };
+        let mut ready = self.manager.reserve(&keys[..num]);
+        if ready == 0 {
+            let result = self.manager.lookup(self.context, &keys[0]);
+            if result == LookupResult::Hit {
+                // It has come up since: the lookup is what asked the tiers.
+                ready = self.manager.reserve(&keys[..num]);
+            }
+            if ready == 0 {
+                let found = self.of(result);
+                self.known.insert((group, chunk), found);
+            }
+        }
+        self.known.extend((chunk..chunk + ready).map(|chunk| ((group, chunk), Found::Ready)));
+        self.known[&(group, chunk)]
+    }
+}

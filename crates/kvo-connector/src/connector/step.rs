@@ -1,0 +1,265 @@
+//! What a step loads, stores, and waits for.
+
+use std::time::Duration;
+
+use kvo_core::{
+    BlockId, GroupIdx, OffloadKey, OffloadManager, Refusal, RequestError, RequestId, StoreJob, StoreOutcome,
+    TransferClass,
+};
+
+use super::Connector;
+use crate::{
+    ConnectorError, CopyId, StepPlan,
+    copies::{Copies, OpenCopy},
+    options::{ConnectorOptions, GroupKind},
+    plan::CopyPlan,
+    request::Request,
+};
+
+/// What a step does with a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduled<'a> {
+    /// The request.
+    pub request: RequestId,
+    /// Blocks behind those that the connector knows of, by group in the order of their indices: new ones, and for a request
+    /// that starts also those that were found on the GPU. Nothing stands for a block that the engine does not have.
+    pub new_blocks: &'a [&'a [Option<BlockId>]],
+    /// Tokens whose KV was in blocks before this step, or is brought by a load that its compute is ordered behind. What
+    /// this step computes is written behind them.
+    pub computed: u32,
+    /// Tokens, from the first on, whose KV is final when this step's compute is over: without those that a draft model has
+    /// proposed and that may yet be computed again.
+    pub settled: u32,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepInput<'a> {
+    /// Requests whose blocks were taken, to begin anew some time.
+    pub preempted: &'a [RequestId],
+    /// Requests that compute.
+    pub scheduled: &'a [Scheduled<'a>],
+}
+
+/// Room for what a step has to sort.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    offered: Vec<Offered>,
+    keys: Vec<OffloadKey>,
+}
+
+/// A chunk that is offered.
+#[derive(Clone, Copy, Debug)]
+struct Offered {
+    end: u32,
+    group: usize,
+    chunk: usize,
+    key: OffloadKey,
+}
+
+impl<M: OffloadManager> Connector<M> {
+    /// Ends a step: takes note of what it does, offers the chunks that it completes, and says what the workers do.
+    ///
+    /// A request that was announced and is not in `scheduled` goes on waiting.
+    ///
+    /// # Errors
+    /// Names the first request that does not fit; then nothing has changed, and the step has not ended:
+    /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TokensTakenBack`],
+    /// [`ConnectorError::TooManyTokens`].
+    pub fn build_step(&mut self, input: &StepInput<'_>) -> Result<StepPlan, ConnectorError> {
+        self.check(input)?;
+        for id in input.preempted {
+            self.preempt(*id);
+        }
+        let mut plan = StepPlan::default();
+        for scheduled in input.scheduled {
+            self.schedule(scheduled, &mut plan.wait_for);
+        }
+        if !self.is_flushing {
+            let now = self.clock.now();
+            for scheduled in input.scheduled {
+                self.offer(scheduled.request, now, &mut plan.stores);
+            }
+        }
+        plan.loads = std::mem::take(&mut self.loads);
+        self.stats.waits += plan.wait_for.len() as u64;
+        for id in self.matched.drain(..) {
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.matched = None;
+            }
+        }
+        self.manager.on_schedule_end();
+        Ok(plan)
+    }
+
+    fn check(&self, input: &StepInput<'_>) -> Result<(), ConnectorError> {
+        let known = |id: &RequestId| self.requests.get(id).ok_or(RequestError::Unknown { req: *id });
+        for id in input.preempted {
+            known(id)?;
+        }
+        for Scheduled { request: id, new_blocks, computed, settled } in input.scheduled {
+            let request = known(id)?;
+            let (req, settled) = (*id, *settled);
+            let (given, groups) = (new_blocks.len(), self.options.groups.len());
+            if given != groups && given != 0 {
+                return Err(ConnectorError::WrongNumberOfTables { req, given, groups });
+            }
+            let before = if input.preempted.contains(id) { 0 } else { request.settled };
+            if settled < before {
+                return Err(ConnectorError::TokensTakenBack { req, settled, before });
+            }
+            let num_tokens = request.num_tokens;
+            if settled.max(*computed) > num_tokens {
+                let computed = settled.max(*computed);
+                return Err(ConnectorError::TooManyTokens { req, computed, num_tokens });
+            }
+        }
+        Ok(())
+    }
+
+    /// A request's blocks are somebody else's from now on.
+    fn preempt(&mut self, id: RequestId) {
+        self.forget_loads(id);
+        let request = self.requests.get_mut(&id).expect("every request was looked for");
+        request.give_up_blocks();
+        request.loading = None;
+        let arrival = request.arrival;
+        self.void_copies(arrival);
+    }
+
+    fn schedule(&mut self, scheduled: &Scheduled<'_>, wait_for: &mut Vec<CopyId>) {
+        let Self { options, requests, copies, .. } = self;
+        let request = requests.get_mut(&scheduled.request).expect("every request was looked for");
+        for (state, new) in request.groups.iter_mut().zip(scheduled.new_blocks) {
+            state.table.extend_from_slice(new);
+        }
+        for (group, state) in options.groups.iter().zip(&mut request.groups) {
+            // Whatever compute may write. Of the blocks before it only reads.
+            let first_written = (scheduled.computed / group.block_tokens) as usize;
+            for block in state.table.iter().skip(first_written).flatten() {
+                copies.users(group.pool, *block, request.loading, wait_for);
+            }
+            state.leave_behind(scheduled.computed, group);
+        }
+        request.settled = scheduled.settled;
+    }
+
+    /// Offers the chunks of a request that are complete and were not offered yet.
+    fn offer(&mut self, id: RequestId, now: Duration, stores: &mut Vec<CopyPlan>) {
+        let Self { options, requests, scratch, manager, copies, stats, .. } = self;
+        let request = requests.get_mut(&id).expect("every request was looked for");
+        if request.loading.is_some() || request.failed_stores > options.failed_stores_max {
+            return;
+        }
+        let Scratch { offered, keys } = scratch;
+        let mut num_max = options.offer_chunks_max;
+        while next_offer(request, options, num_max, offered) {
+            keys.clear();
+            keys.extend(offered.iter().map(|chunk| chunk.key));
+            match manager.prepare_store(&mut request.context, keys) {
+                Ok(StoreOutcome::Prepared(job)) => {
+                    pass(request, offered);
+                    stores.push(store(request, options, copies, offered, job, now));
+                }
+                Ok(StoreOutcome::NothingToStore) => pass(request, offered),
+                Ok(StoreOutcome::Refused(Refusal { free, evictable, .. })) => {
+                    stats.offers_refused += 1;
+                    // The head of it may fit.
+                    let room = free as usize + evictable as usize;
+                    if num_max <= room || room == 0 {
+                        return;
+                    }
+                    num_max = room;
+                }
+                // The request runs, as this connector alone ends it.
+                Err(error) => {
+                    tracing::error!(request = id.0, %error, "a running request cannot store");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops the loads of a request that no worker was told of.
+    pub(super) fn forget_loads(&mut self, id: RequestId) {
+        for at in (0..self.loads.len()).rev() {
+            if self.loads[at].request == id {
+                let plan = self.loads.remove(at);
+                self.end(plan.copy);
+            }
+        }
+    }
+}
+
+/// The next chunks that a request offers, in the order of their ends. Says whether there are any.
+fn next_offer(
+    request: &mut Request,
+    options: &ConnectorOptions,
+    num_max: usize,
+    offered: &mut Vec<Offered>,
+) -> bool {
+    offered.clear();
+    let storable = request.storable_tokens();
+    for (nth, (group, state)) in options.groups.iter().zip(&mut request.groups).enumerate() {
+        let complete = ((storable / group.chunk_tokens()) as usize).min(state.keys.len());
+        let mut chunk = state.next_store;
+        while chunk < complete && offered.len() < num_max * (nth + 1) {
+            if state.blocks_of(chunk, group).is_some() {
+                let end = u32::try_from(chunk + 1).unwrap_or(u32::MAX).saturating_mul(group.chunk_tokens());
+                offered.push(Offered { end, group: nth, chunk, key: state.keys[chunk] });
+            } else if group.kind == GroupKind::Full {
+                // A tail without its head is of no use.
+                break;
+            } else if chunk == state.next_store {
+                // Out of the window before it could be stored.
+                state.next_store += 1;
+            }
+            chunk += 1;
+        }
+    }
+    if options.groups.len() > 1 {
+        offered.sort_unstable_by_key(|chunk| (chunk.end, chunk.group));
+        offered.truncate(num_max);
+    }
+    !offered.is_empty()
+}
+
+/// Chunks that were offered are not offered again.
+fn pass(request: &mut Request, offered: &[Offered]) {
+    for chunk in offered {
+        let next = &mut request.groups[chunk.group].next_store;
+        *next = (*next).max(chunk.chunk + 1);
+    }
+}
+
+/// The plan for the chunks that the tier takes.
+fn store(
+    request: &mut Request,
+    options: &ConnectorOptions,
+    copies: &mut Copies,
+    offered: &[Offered],
+    job: StoreJob,
+    now: Duration,
+) -> CopyPlan {
+    let mut plan = CopyPlan::new(copies.next_id(), request.context.id(), TransferClass::Store);
+    let mut first_chunks = vec![None; options.groups.len()];
+    let mut rest = offered.iter();
+    for (key, slot) in job.keys.iter().zip(&job.slots) {
+        let taken = rest.find(|chunk| chunk.key == *key).expect("keys come in the order of the offer");
+        let state = &request.groups[taken.group];
+        let blocks =
+            state.blocks_of(taken.chunk, &options.groups[taken.group]).expect("it was offered for that");
+        plan.push(group_idx(taken.group), *slot, 0, blocks.iter().flatten().copied());
+        first_chunks[taken.group].get_or_insert(taken.chunk);
+    }
+    let pool_of = |group: GroupIdx| options.groups[group.0 as usize].pool;
+    let mut copy = OpenCopy::new(&plan, request.arrival, job.token, options.num_workers, pool_of);
+    copy.first_chunks = first_chunks;
+    request.num_open += 1;
+    copies.begin(copy, now);
+    plan
+}
+
+fn group_idx(group: usize) -> GroupIdx {
+    GroupIdx(u32::try_from(group).expect("groups are few"))
+}

@@ -1,0 +1,213 @@
+//! The copies that are under way, and the blocks that they use.
+
+use std::{collections::VecDeque, time::Duration};
+
+use hashbrown::HashMap;
+use kvo_core::{BlockId, Direction, GroupIdx, JobToken, RequestId};
+
+use crate::{ConnectorError, CopyId, plan::CopyPlan};
+
+/// How a copy ended at a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CopyResult {
+    /// Every byte is where it should be.
+    Done,
+    /// The bytes are not to be trusted, and the device touches slots and blocks no more.
+    Failed,
+    /// The bytes are not to be trusted, and the device may still touch slots and blocks, until the worker
+    /// [releases](crate::Connector::copy_released) the copy.
+    FailedAndHeld,
+}
+
+/// One copy that is under way.
+#[derive(Debug)]
+pub(crate) struct OpenCopy {
+    pub(crate) copy: CopyId,
+    pub(crate) direction: Direction,
+    pub(crate) request: RequestId,
+    /// Whose it is, also when the engine has used the number again.
+    pub(crate) arrival: u64,
+    pub(crate) token: JobToken,
+    /// With the pools that they are of.
+    blocks: Vec<(u32, BlockId)>,
+    /// Tokens that were computed before a load.
+    pub(crate) computed: u32,
+    /// Tokens that need not be computed after it.
+    pub(crate) usable: u32,
+    /// The first chunk of each group that a store has, where it has one.
+    pub(crate) first_chunks: Vec<Option<usize>>,
+    workers: Vec<AtWorker>,
+    pub(crate) has_failed: bool,
+    /// Its request has been preempted, aborted or reset: what it brings is of no use to anybody.
+    pub(crate) is_void: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtWorker {
+    Open,
+    /// It was not reported in time: nobody waits for it, and it still uses what it uses.
+    Late,
+    Held,
+    Over,
+}
+
+/// What a report has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reported {
+    /// How it has ended is known since this report.
+    pub(crate) is_decided: bool,
+    /// No device touches anything of it any more.
+    pub(crate) is_over: bool,
+}
+
+/// All copies that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    open: HashMap<CopyId, OpenCopy>,
+    next: u64,
+    /// When copies began, in that order; those that have ended are among them.
+    began: VecDeque<(Duration, CopyId)>,
+    /// Which copies use a block, by pool and block.
+    in_use: HashMap<(u32, BlockId), Vec<CopyId>>,
+}
+
+impl OpenCopy {
+    pub(crate) fn new(
+        plan: &CopyPlan,
+        arrival: u64,
+        token: JobToken,
+        num_workers: u32,
+        pool_of: impl Fn(GroupIdx) -> u32,
+    ) -> Self {
+        Self {
+            copy: plan.copy,
+            direction: plan.direction(),
+            request: plan.request,
+            arrival,
+            token,
+            blocks: plan.blocks().map(|(group, block)| (pool_of(group), block)).collect(),
+            computed: 0,
+            usable: 0,
+            first_chunks: Vec::new(),
+            workers: vec![AtWorker::Open; num_workers as usize],
+            has_failed: false,
+            is_void: false,
+        }
+    }
+}
+
+impl OpenCopy {
+    fn is_open(&self) -> bool {
+        self.workers.contains(&AtWorker::Open)
+    }
+
+    fn is_over(&self) -> bool {
+        self.workers.iter().all(|at| *at == AtWorker::Over)
+    }
+}
+
+impl Copies {
+    pub(crate) fn next_id(&mut self) -> CopyId {
+        self.next += 1;
+        CopyId(self.next - 1)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn blocks_in_use(&self) -> usize {
+        self.in_use.len()
+    }
+
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut OpenCopy> {
+        self.open.values_mut()
+    }
+
+    /// Adds the copies that use a block, but for one, to `users`, each once.
+    pub(crate) fn users(&self, pool: u32, block: BlockId, but: Option<CopyId>, users: &mut Vec<CopyId>) {
+        for copy in self.in_use.get(&(pool, block)).into_iter().flatten() {
+            if but != Some(*copy) && !users.contains(copy) {
+                users.push(*copy);
+            }
+        }
+    }
+
+    pub(crate) fn begin(&mut self, copy: OpenCopy, now: Duration) {
+        for block in &copy.blocks {
+            self.in_use.entry(*block).or_default().push(copy.copy);
+        }
+        // Those that have ended are of no use in front; behind an open one they wait for it.
+        while let Some((_, first)) = self.began.front()
+            && !self.open.contains_key(first)
+        {
+            self.began.pop_front();
+        }
+        self.began.push_back((now, copy.copy));
+        self.open.insert(copy.copy, copy);
+    }
+
+    pub(crate) fn get_mut(&mut self, id: CopyId) -> Option<&mut OpenCopy> {
+        self.open.get_mut(&id)
+    }
+
+    pub(crate) fn report(
+        &mut self,
+        id: CopyId,
+        worker: u32,
+        result: CopyResult,
+    ) -> Result<Reported, ConnectorError> {
+        let not_open = ConnectorError::NotOpen { copy: id, worker };
+        let Some(copy) = self.open.get_mut(&id) else { return Err(not_open) };
+        let was_open = copy.is_open();
+        match copy.workers.get_mut(worker as usize) {
+            Some(at @ (AtWorker::Open | AtWorker::Late)) => {
+                *at = if result == CopyResult::FailedAndHeld { AtWorker::Held } else { AtWorker::Over };
+            }
+            _ => return Err(not_open),
+        }
+        copy.has_failed |= result != CopyResult::Done;
+        let is_decided = was_open && !copy.is_open();
+        Ok(Reported { is_decided, is_over: copy.is_over() })
+    }
+
+    /// The next copy that began at `since` or before and that a worker has not reported. Nobody waits for it any more.
+    pub(crate) fn next_late(&mut self, since: Duration) -> Option<CopyId> {
+        while let Some((_, id)) = self.began.pop_front_if(|(began, _)| *began <= since) {
+            let Some(copy) = self.open.get_mut(&id) else { continue };
+            if copy.is_open() {
+                copy.has_failed = true;
+                for at in copy.workers.iter_mut().filter(|at| **at == AtWorker::Open) {
+                    *at = AtWorker::Late;
+                }
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A worker holds nothing of a copy any more. Says whether none does.
+    pub(crate) fn release(&mut self, id: CopyId, worker: u32) -> Result<bool, ConnectorError> {
+        let not_open = ConnectorError::NotOpen { copy: id, worker };
+        let Some(copy) = self.open.get_mut(&id) else { return Err(not_open) };
+        match copy.workers.get_mut(worker as usize) {
+            Some(at @ AtWorker::Held) => *at = AtWorker::Over,
+            _ => return Err(not_open),
+        }
+        Ok(copy.is_over())
+    }
+
+    /// Forgets a copy that is over.
+    pub(crate) fn end(&mut self, id: CopyId) -> OpenCopy {
+        let copy = self.open.remove(&id).expect("a copy ends once, and is open until then");
+        for block in &copy.blocks {
+            if let Some(users) = self.in_use.get_mut(block) {
+                users.retain(|user| *user != id);
+                if users.is_empty() {
+                    self.in_use.remove(block);
+                }
+            }
+        }
+        copy
+    }
+}

@@ -1,0 +1,156 @@
+//! What a connector is made with.
+
+use std::time::Duration;
+
+use crate::error::OptionsError;
+
+/// What a group's layers attend to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Every token before.
+    Full,
+    /// The last `tokens` tokens, the one that attends among them.
+    Window {
+        /// How many.
+        tokens: u32,
+    },
+    /// A state that the tokens before have left behind. A chunk holds the one at its end.
+    State,
+}
+
+/// A KV cache group: layers that share one block table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// What its layers attend to.
+    pub kind: GroupKind,
+    /// Tokens a block.
+    pub block_tokens: u32,
+    /// Blocks a chunk.
+    pub blocks_per_chunk: u32,
+    /// Groups of one pool take their blocks from one set of ids: block 7 of the one is block 7 of the other.
+    pub pool: u32,
+}
+
+impl GroupOptions {
+    /// Full attention, one block a chunk, in pool 0.
+    pub fn full(block_tokens: u32) -> Self {
+        Self { kind: GroupKind::Full, block_tokens, blocks_per_chunk: 1, pool: 0 }
+    }
+
+    /// As [`full`](Self::full), with a window.
+    pub fn window(block_tokens: u32, tokens: u32) -> Self {
+        Self { kind: GroupKind::Window { tokens }, ..Self::full(block_tokens) }
+    }
+
+    /// With so many blocks a chunk.
+    #[must_use]
+    pub fn with_blocks_per_chunk(self, blocks_per_chunk: u32) -> Self {
+        Self { blocks_per_chunk, ..self }
+    }
+
+    /// Tokens a chunk.
+    pub fn chunk_tokens(&self) -> u32 {
+        self.block_tokens * self.blocks_per_chunk
+    }
+}
+
+/// What a [`Connector`](crate::Connector) is made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectorOptions {
+    /// The groups, in the order of their indices; at least one.
+    pub groups: Vec<GroupOptions>,
+    /// Tokens that a block hash covers beside those of the hashes before it. Every group's block is a multiple of it.
+    pub hash_tokens: u32,
+    /// Workers that run each plan, all of which must have reported a job before it is over.
+    pub num_workers: u32,
+    /// Whether the last token of a prompt is computed though it could be loaded, as its logits are wanted.
+    pub recompute_last: bool,
+    /// How long a request asks again for chunks that are on their way. After that it is told what there is without them.
+    pub lookup_patience: Duration,
+    /// How long a copy may go unreported before its request goes on without it. Longer than a worker's own deadline, it
+    /// is for workers that have died.
+    pub copy_patience: Duration,
+    /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
+    pub offer_chunks_max: usize,
+    /// Stores of a request that may fail before it stores no more.
+    pub failed_stores_max: u32,
+}
+
+impl ConnectorOptions {
+    /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
+    /// have a second, copies a minute, offers 64 chunks, and 3 stores may fail.
+    pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
+        Self {
+            groups,
+            hash_tokens,
+            num_workers: 1,
+            recompute_last: true,
+            lookup_patience: Duration::from_secs(1),
+            copy_patience: Duration::from_mins(1),
+            offer_chunks_max: 64,
+            failed_stores_max: 3,
+        }
+    }
+
+    /// # Errors
+    /// [`OptionsError`] names the field.
+    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+        let zero = |field: &str| OptionsError::Zero { field: field.to_owned() };
+        if self.groups.is_empty() {
+            return Err(zero("groups"));
+        }
+        for (field, is_zero) in [
+            ("hash_tokens", self.hash_tokens == 0),
+            ("num_workers", self.num_workers == 0),
+            ("offer_chunks_max", self.offer_chunks_max == 0),
+        ] {
+            if is_zero {
+                return Err(zero(field));
+            }
+        }
+        for (nth, group) in self.groups.iter().enumerate() {
+            group.check(nth, self.hash_tokens)?;
+        }
+        self.step().ok_or(OptionsError::BlocksDoNotMeet)?;
+        Ok(())
+    }
+
+    /// The least number of tokens that is whole blocks in every group.
+    pub(crate) fn step(&self) -> Option<u32> {
+        self.groups.iter().try_fold(1_u32, |all, group| {
+            let common = gcd(all, group.block_tokens);
+            (all / common).checked_mul(group.block_tokens)
+        })
+    }
+}
+
+impl GroupOptions {
+    fn check(&self, nth: usize, hash_tokens: u32) -> Result<(), OptionsError> {
+        let zero = |field: &str| Err(OptionsError::Zero { field: format!("groups[{nth}].{field}") });
+        if self.block_tokens == 0 {
+            return zero("block_tokens");
+        }
+        if self.blocks_per_chunk == 0 {
+            return zero("blocks_per_chunk");
+        }
+        if matches!(self.kind, GroupKind::Window { tokens: 0 }) {
+            return zero("kind.tokens");
+        }
+        if !self.block_tokens.is_multiple_of(hash_tokens) {
+            return Err(OptionsError::NoMultiple {
+                group: nth,
+                block_tokens: self.block_tokens,
+                hash_tokens,
+            });
+        }
+        if self.block_tokens.checked_mul(self.blocks_per_chunk).is_none() {
+            let Self { block_tokens, blocks_per_chunk, .. } = *self;
+            return Err(OptionsError::ChunkTooLarge { group: nth, block_tokens, blocks_per_chunk });
+        }
+        Ok(())
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

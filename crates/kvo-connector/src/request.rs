@@ -1,0 +1,151 @@
+//! What is known of a request.
+
+use std::time::Duration;
+
+use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
+
+use crate::{
+    CopyId,
+    hasher::salted,
+    matching::Boundary,
+    options::{ConnectorOptions, GroupKind, GroupOptions},
+    params::RequestParams,
+};
+
+/// One request from `new_request` to its last copy.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Its own among all requests that there ever were: numbers of engines are used again.
+    pub(crate) arrival: u64,
+    pub(crate) context: RequestContext,
+    pub(crate) params: RequestParams,
+    pub(crate) prompt_tokens: u32,
+    /// Tokens that it has, prompt and output.
+    pub(crate) num_tokens: u32,
+    num_hashes: usize,
+    pub(crate) groups: Vec<GroupState>,
+    /// Tokens whose KV is final, as of the last plan.
+    pub(crate) settled: u32,
+    /// What was matched in this step, and how many tokens were computed then.
+    pub(crate) matched: Option<Match>,
+    /// Since when it asks again.
+    pub(crate) asks_since: Option<Duration>,
+    /// The load that it waits for, or whose layers it computes behind.
+    pub(crate) loading: Option<CopyId>,
+    /// Copies that use its blocks.
+    pub(crate) num_open: u32,
+    /// A load of it has failed: it is to compute.
+    pub(crate) reads_no_more: bool,
+    pub(crate) failed_stores: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Match {
+    pub(crate) computed: u32,
+    pub(crate) boundary: Boundary,
+}
+
+/// What is known of a request's chunks and blocks in one group.
+#[derive(Debug, Default)]
+pub(crate) struct GroupState {
+    /// Of each chunk whose hash is known.
+    pub(crate) keys: Vec<OffloadKey>,
+    /// Nothing where the engine has none.
+    pub(crate) table: Vec<Option<BlockId>>,
+    /// The first chunk that was not offered yet.
+    pub(crate) next_store: usize,
+}
+
+impl Request {
+    pub(crate) fn new(
+        arrival: u64,
+        context: RequestContext,
+        prompt_tokens: u32,
+        params: RequestParams,
+        num_groups: usize,
+    ) -> Self {
+        Self {
+            arrival,
+            context,
+            params,
+            prompt_tokens,
+            num_tokens: prompt_tokens,
+            num_hashes: 0,
+            groups: (0..num_groups).map(|_| GroupState::default()).collect(),
+            settled: 0,
+            matched: None,
+            asks_since: None,
+            loading: None,
+            num_open: 0,
+            reads_no_more: false,
+            failed_stores: 0,
+        }
+    }
+
+    /// Names the chunks that end with the hashes that have become known.
+    pub(crate) fn add_hashes(&mut self, hashes: &[BlockHash], options: &ConnectorOptions) {
+        let mut positions = Vec::new();
+        for hash in hashes {
+            self.num_hashes += 1;
+            let end =
+                u32::try_from(self.num_hashes).ok().and_then(|num| num.checked_mul(options.hash_tokens));
+            // No request has as many tokens.
+            let Some(end) = end else { break };
+            for ((group, state), index) in options.groups.iter().zip(&mut self.groups).zip(0..) {
+                if end.is_multiple_of(group.chunk_tokens()) {
+                    let hash = self.params.salt.map_or(*hash, |salt| salted(&salt, *hash));
+                    let key = OffloadKey::new(hash, GroupIdx(index));
+                    state.keys.push(key);
+                    positions.push((key, end));
+                }
+            }
+        }
+        self.context.push_positions(positions);
+    }
+
+    /// A load has failed: what it was to bring is to be computed.
+    pub(crate) fn take_back(&mut self, computed: u32, options: &ConnectorOptions) {
+        self.settled = self.settled.min(computed);
+        for (group, state) in options.groups.iter().zip(&mut self.groups) {
+            state.next_store = state.next_store.min((computed / group.chunk_tokens()) as usize);
+        }
+    }
+
+    /// Tokens whose chunks may be stored.
+    pub(crate) fn storable_tokens(&self) -> u32 {
+        let prompt = if self.params.prompt_only { self.prompt_tokens } else { u32::MAX };
+        self.settled.min(self.params.store_tokens_max.unwrap_or(u32::MAX)).min(prompt)
+    }
+
+    /// It begins anew: its blocks are somebody else's.
+    pub(crate) fn give_up_blocks(&mut self) {
+        self.settled = 0;
+        self.matched = None;
+        for group in &mut self.groups {
+            group.table.clear();
+            group.next_store = 0;
+        }
+    }
+}
+
+impl GroupState {
+    /// The blocks of a chunk, if the engine has them all.
+    pub(crate) fn blocks_of(&self, chunk: usize, group: &GroupOptions) -> Option<&[Option<BlockId>]> {
+        let per_chunk = group.blocks_per_chunk as usize;
+        let blocks = self.table.get(chunk * per_chunk..(chunk + 1) * per_chunk)?;
+        blocks.iter().all(Option::is_some).then_some(blocks)
+    }
+
+    /// Forgets blocks that an engine which computes the token behind `computed` has no use for any more.
+    pub(crate) fn leave_behind(&mut self, computed: u32, group: &GroupOptions) {
+        let GroupKind::Window { tokens } = group.kind else { return };
+        let num_gone = (computed + 1).saturating_sub(tokens) / group.block_tokens;
+        let gone = self.table.iter_mut().take(num_gone as usize);
+        // From the right: those further left have been forgotten in an earlier step.
+        for block in gone.rev() {
+            if block.take().is_none() {
+                break;
+            }
+        }
+    }
+}

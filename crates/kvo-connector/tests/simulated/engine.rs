@@ -1,0 +1,756 @@
+//! A small engine: requests come, share prefixes, compute in pieces, are preempted, aborted, and finish.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kvo_connector::{
+    BlockHasher, Connector, ConnectorOptions, ConnectorStats, CopyId, CopyOutcome, Finish, GroupKind,
+    GroupOptions, LayerOrder, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker,
+    WorkerOptions, WorkerReport,
+};
+use kvo_core::{
+    BlockId, ChunkCounts, Clock, HostMemory, ManualClock, OffloadManager, RequestId, SecondaryTier, SlotId,
+    StreamHandle,
+};
+use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
+use kvo_cuda::Step;
+use kvo_policies::{CachePolicy, Lru, PolicyKind};
+use kvo_tiering::{MemoryTier, MemoryTierWorker, TieringManager, TieringOptions};
+
+use crate::{
+    memory::{Caches, LAYERS, Place, Stepping, compute},
+    random::{Random, mix},
+};
+
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that may happen or not")]
+pub(crate) struct Setup {
+    pub(crate) groups: Vec<GroupOptions>,
+    pub(crate) num_slots: u32,
+    pub(crate) num_blocks: u32,
+    /// Chunks of a tier below; 0 leaves it out.
+    pub(crate) lower_chunks: u32,
+    pub(crate) arc: bool,
+    pub(crate) steps: u32,
+    /// Copies that find their slots in use, and copies that are late.
+    pub(crate) faults: bool,
+    pub(crate) resets: bool,
+    pub(crate) drafts: bool,
+}
+
+/// What has happened in a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    finished: u64,
+    aborted: u64,
+    preempted: u64,
+    loaded_tokens: u64,
+    loads: u64,
+    loads_failed: u64,
+    stores: u64,
+    stores_failed: u64,
+    offers_refused: u64,
+    asked_again: u64,
+    waits: u64,
+    held: u64,
+    resets: u64,
+    by_layer: u64,
+    late: u64,
+}
+
+impl Sums {
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { finished, aborted, preempted, loaded_tokens, loads, loads_failed, .. } = other;
+        self.finished += finished;
+        self.aborted += aborted;
+        self.preempted += preempted;
+        self.loaded_tokens += loaded_tokens;
+        self.loads += loads;
+        self.loads_failed += loads_failed;
+        self.stores += other.stores;
+        self.stores_failed += other.stores_failed;
+        self.offers_refused += other.offers_refused;
+        self.asked_again += other.asked_again;
+        self.waits += other.waits;
+        self.held += other.held;
+        self.resets += other.resets;
+        self.by_layer += other.by_layer;
+        self.late += other.late;
+    }
+
+    pub(crate) fn all_happened(&self) -> bool {
+        let Self { finished, aborted, preempted, loaded_tokens, loads, loads_failed, .. } = *self;
+        let first = [finished, aborted, preempted, loaded_tokens, loads, loads_failed];
+        let second = [self.stores, self.stores_failed, self.offers_refused, self.asked_again, self.waits];
+        let third = [self.held, self.resets, self.by_layer, self.late];
+        first.iter().chain(&second).chain(&third).all(|count| *count > 0)
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    tokens: Vec<u32>,
+    /// Of each token and all before it.
+    prefixes: Vec<u64>,
+    wanted: usize,
+    tables: Vec<Vec<Option<BlockId>>>,
+    computed: u32,
+    loading: Option<CopyId>,
+    /// Up to where its load will have brought it, if it computes behind the layers of it.
+    behind_layers: Option<u32>,
+    /// Blocks that the connector was told of, by group.
+    told: Vec<usize>,
+    num_hashes: usize,
+    is_running: bool,
+}
+
+pub(crate) struct Engine {
+    setup: Setup,
+    connector: Connector<TieringManager<Box<dyn CachePolicy>>>,
+    worker: Worker<Stepping>,
+    lower: Option<MemoryTierWorker<HostRegion>>,
+    clock: ManualClock,
+    host: Arc<HostRegion>,
+    caches: Caches,
+    stream: StreamHandle,
+    /// By pool.
+    free: BTreeMap<u32, Vec<BlockId>>,
+    requests: BTreeMap<u64, Request>,
+    waiting: VecDeque<u64>,
+    /// Blocks that are kept until no copy uses them.
+    kept: BTreeMap<u64, Vec<(u32, BlockId)>>,
+    /// Not yet told.
+    reports: Vec<WorkerReport>,
+    /// Requests whose loads failed.
+    to_preempt: Vec<u64>,
+    next: u64,
+    wrong: Arc<AtomicU64>,
+    /// What compute behind the layers of a load has found wrong, which counts if the load succeeds.
+    behind: BTreeMap<CopyId, Arc<AtomicU64>>,
+    succeeded: Vec<Arc<AtomicU64>>,
+    hasher: BlockHasher,
+    hash_tokens: u32,
+    sums: Sums,
+}
+
+impl Engine {
+    pub(crate) fn new(setup: Setup, random: &mut Random) -> Self {
+        let slot_bytes = Caches::slot_bytes(&setup.groups);
+        let region = RegionOptions {
+            huge_pages: false,
+            prefault_threads: 0,
+            ..RegionOptions::new(setup.num_slots, usize::try_from(slot_bytes).unwrap())
+        };
+        let host = Arc::new(HostRegion::anonymous(&region).unwrap());
+        let (caches, device, spans, layout) =
+            Caches::new(&setup.groups, setup.num_blocks, host.clone(), random.next());
+        let clock = ManualClock::default();
+        let kind = if setup.arc { PolicyKind::Arc(kvo_policies::GhostHits::T1) } else { PolicyKind::Lru };
+        let primary = CpuManager::new(CpuOptions::new(setup.num_slots), kind.build(setup.num_slots)).unwrap();
+        let (mut tiers, mut lower): (Vec<Box<dyn SecondaryTier>>, _) = (Vec::new(), None);
+        if setup.lower_chunks > 0 {
+            let policy = Lru::new(setup.lower_chunks);
+            let (tier, worker) = MemoryTier::new("lower", setup.lower_chunks, policy, host.clone()).unwrap();
+            tiers.push(Box::new(tier));
+            lower = Some(worker);
+        }
+        let tiering = TieringOptions::new(slot_bytes);
+        let manager = TieringManager::new(primary, tiers, tiering, Box::new(clock.clone_as_clock())).unwrap();
+        let hash_tokens = setup.groups.iter().map(|group| group.block_tokens).min().unwrap();
+        let options = ConnectorOptions {
+            lookup_patience: Duration::from_millis(20),
+            copy_patience: if setup.faults { Duration::from_millis(6) } else { Duration::from_mins(1) },
+            offer_chunks_max: 1 + random.index(8),
+            ..ConnectorOptions::new(setup.groups.clone(), hash_tokens)
+        };
+        let connector = Connector::new(options, manager, Box::new(clock.clone_as_clock())).unwrap();
+        let stream = device.0.device().compute().handle();
+        let deadline = setup.faults.then_some(Duration::from_millis(3));
+        let slots = (setup.num_slots, slot_bytes);
+        let worker = Worker::new(
+            device,
+            &spans,
+            layout,
+            slots,
+            WorkerOptions { deadline, ..WorkerOptions::default() },
+        )
+        .unwrap();
+        let blocks = || (0..setup.num_blocks).map(BlockId).collect::<Vec<_>>();
+        let free = setup.groups.iter().map(|group| (group.pool, blocks())).collect();
+        Self {
+            setup,
+            connector,
+            worker,
+            lower,
+            clock,
+            host,
+            caches,
+            stream,
+            free,
+            requests: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            kept: BTreeMap::new(),
+            reports: Vec::new(),
+            to_preempt: Vec::new(),
+            next: 0,
+            wrong: Arc::default(),
+            behind: BTreeMap::new(),
+            succeeded: Vec::new(),
+            hasher: BlockHasher::new(b"simulated"),
+            hash_tokens,
+            sums: Sums::default(),
+        }
+    }
+
+    pub(crate) fn run(mut self, random: &mut Random) -> Sums {
+        for _ in 0..self.setup.steps {
+            if self.requests.len() < 8 && random.one_in(2) {
+                self.arrive(random);
+            }
+            if self.setup.resets && random.one_in(40) {
+                self.reset();
+            }
+            self.step(random);
+        }
+        let mut steps = 0;
+        while !self.requests.is_empty() || self.connector.has_pending_work() {
+            self.step(random);
+            steps += 1;
+            assert!(steps < 20_000, "no progress: {:?}, {:?}", self.requests, self.connector);
+        }
+        self.is_at_rest(random);
+        self.sums
+    }
+
+    fn arrive(&mut self, random: &mut Random) {
+        let id = self.next;
+        self.next += 1;
+        // One of a few documents, some of it, and something of its own behind.
+        let document = random.below(4);
+        let shared = random.index(60);
+        let own = 1 + random.index(20);
+        let of_document = |nth: usize| u32::try_from(mix(document << 32 | nth as u64) % 1000).unwrap();
+        let mut tokens: Vec<u32> = (0..shared).map(of_document).collect();
+        tokens.extend((0..own).map(|nth| u32::try_from(2000 + (id * 100 + nth as u64) % 10_000).unwrap()));
+        if random.one_in(4) {
+            tokens.truncate(shared.max(1));
+        }
+        let params = RequestParams {
+            salt: random.one_in(8).then_some([7; 32]),
+            load_tokens_max: random.one_in(6).then(|| u32::try_from(random.below(30)).unwrap()),
+            store_tokens_max: random.one_in(6).then(|| u32::try_from(random.below(60)).unwrap()),
+            prompt_only: random.one_in(6),
+            skip_reading: random.one_in(10),
+            ..RequestParams::default()
+        };
+        let prompt = u32::try_from(tokens.len()).unwrap();
+        if self.connector.new_request(RequestId(id), prompt, params).is_err() {
+            return;
+        }
+        let num_groups = self.setup.groups.len();
+        let mut request = Request {
+            wanted: tokens.len() + random.index(30),
+            tokens: Vec::new(),
+            prefixes: Vec::new(),
+            tables: vec![Vec::new(); num_groups],
+            computed: 0,
+            loading: None,
+            behind_layers: None,
+            told: vec![0; num_groups],
+            num_hashes: 0,
+            is_running: false,
+        };
+        for token in tokens {
+            request.push(token);
+        }
+        self.requests.insert(id, request);
+        self.tell_hashes(id);
+        self.waiting.push_back(id);
+    }
+
+    fn tell_hashes(&mut self, id: u64) {
+        let request = self.requests.get_mut(&id).unwrap();
+        let hashes = self.hasher.blocks(self.hash_tokens as usize, &request.tokens);
+        let new = &hashes[request.num_hashes..];
+        let num_tokens = u32::try_from(request.tokens.len()).unwrap();
+        self.connector.add_hashes(RequestId(id), num_tokens, new).unwrap();
+        request.num_hashes = hashes.len();
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        self.some_time(random);
+        self.collect(random);
+        self.abort_some(random);
+        self.start_some(random);
+        self.compute_some(random);
+        self.finish_some(random);
+        self.clock.advance(Duration::from_millis(1));
+    }
+
+    /// The device and the lower tier get on with it.
+    fn some_time(&mut self, random: &mut Random) {
+        if self.setup.faults {
+            // Deadlines are the device's.
+            let now = self.clock.now();
+            self.worker.device_mut().0.advance_to(now);
+        }
+        let steps = random.below(60);
+        for _ in 0..steps {
+            self.step_device();
+        }
+        if let Some(lower) = &mut self.lower
+            && random.one_in(2)
+        {
+            lower.run_queued();
+        }
+        // A slot that somebody has hold of fails the copies that need it.
+        if self.setup.faults && random.one_in(12) {
+            let slot = SlotId(u32::try_from(random.below(u64::from(self.setup.num_slots))).unwrap());
+            let device = self.worker.device_mut();
+            let _ = self.host.with_write(slot, &mut |_| {
+                for _ in 0..random.below(20) {
+                    device.0.step();
+                }
+            });
+        }
+    }
+
+    fn step_device(&mut self) {
+        let device = &mut self.worker.device_mut().0;
+        if let Step::Idle { until: Some(until) } = device.step() {
+            device.advance_to(until);
+        }
+    }
+
+    fn collect(&mut self, random: &mut Random) {
+        let mut reports = std::mem::take(&mut self.reports);
+        self.worker.poll(&mut reports);
+        let mut late = Vec::new();
+        self.connector.take_late(&mut late);
+        self.sums.late += late.len() as u64;
+        for outcome in late {
+            self.copy_ended(outcome);
+        }
+        for report in reports {
+            // Some take their time.
+            if self.setup.faults && random.one_in(30) {
+                self.reports.push(report);
+                continue;
+            }
+            // One copy's come in order.
+            let copy = |report: &WorkerReport| match report {
+                WorkerReport::Ended { copy, .. } | WorkerReport::Released { copy } => *copy,
+            };
+            if self.reports.iter().any(|kept| copy(kept) == copy(&report)) {
+                self.reports.push(report);
+                continue;
+            }
+            match report {
+                WorkerReport::Ended { copy, result, .. } => {
+                    let outcome = self.connector.copy_reported(copy, 0, result).unwrap();
+                    self.sums.held += u64::from(result == kvo_connector::CopyResult::FailedAndHeld);
+                    self.copy_ended(outcome);
+                    self.forget_behind(copy, outcome);
+                }
+                WorkerReport::Released { copy } => self.connector.copy_released(copy, 0).unwrap(),
+            }
+        }
+        let mut settled = Vec::new();
+        self.connector.take_settled(&mut settled);
+        for id in settled {
+            for (pool, block) in self.kept.remove(&id.0).unwrap_or_default() {
+                self.free.get_mut(&pool).unwrap().push(block);
+            }
+        }
+    }
+
+    /// Compute behind the layers of a load counts if that went well.
+    fn forget_behind(&mut self, copy: CopyId, outcome: CopyOutcome) {
+        let wrong = self.behind.remove(&copy);
+        if matches!(outcome, CopyOutcome::Loaded { .. }) {
+            self.succeeded.extend(wrong);
+        }
+    }
+
+    fn copy_ended(&mut self, outcome: CopyOutcome) {
+        let (id, computed) = match outcome {
+            CopyOutcome::Loaded { request, computed } => {
+                let before = self.requests[&request.0].computed;
+                self.sums.loaded_tokens += u64::from(computed.saturating_sub(before));
+                (request.0, computed.max(before))
+            }
+            CopyOutcome::LoadFailed { request, computed } => (request.0, computed),
+            _ => return,
+        };
+        let request = self.requests.get_mut(&id).unwrap();
+        assert!(request.loading.take().is_some());
+        request.computed = computed;
+        request.behind_layers = None;
+        // Of a window there are only the blocks that were to be loaded: it begins anew.
+        if request.tables.iter().flatten().any(Option::is_none) && computed == 0 {
+            self.to_preempt.push(id);
+        }
+    }
+
+    fn abort_some(&mut self, random: &mut Random) {
+        let ids: Vec<u64> = self.requests.keys().copied().collect();
+        if !ids.is_empty() && random.one_in(25) {
+            self.sums.aborted += 1;
+            self.finish(random.pick(&ids), random);
+        }
+    }
+
+    fn finish_some(&mut self, random: &mut Random) {
+        let is_done = |request: &Request| {
+            request.is_running && request.loading.is_none() && request.tokens.len() >= request.wanted
+        };
+        let done: Vec<u64> = self.requests.iter().filter(|(_, of)| is_done(of)).map(|(id, _)| *id).collect();
+        for id in done {
+            self.sums.finished += 1;
+            self.finish(id, random);
+        }
+    }
+
+    fn finish(&mut self, id: u64, random: &mut Random) {
+        let request = self.requests.remove(&id).unwrap();
+        self.waiting.retain(|waiting| *waiting != id);
+        let finish = self.connector.request_finished(RequestId(id)).unwrap();
+        let blocks = request.all_blocks(&self.setup.groups);
+        // Either is allowed: the plan says what to wait for.
+        if finish == Finish::Settled || random.one_in(2) {
+            for (pool, block) in blocks {
+                self.free.get_mut(&pool).unwrap().push(block);
+            }
+            self.kept.insert(id, Vec::new());
+        } else {
+            self.kept.insert(id, blocks);
+        }
+        if finish == Finish::Settled {
+            self.kept.remove(&id);
+        }
+    }
+
+    /// Requests that wait are matched; what is found is loaded, and the rest computed.
+    fn start_some(&mut self, random: &mut Random) {
+        for _ in 0..self.waiting.len().min(2) {
+            let Some(id) = self.waiting.pop_front() else { return };
+            let found = match self.connector.match_prefix(RequestId(id), 0).unwrap() {
+                PrefixMatch::AskAgain => {
+                    self.waiting.push_back(id);
+                    continue;
+                }
+                PrefixMatch::Loadable(tokens) => tokens,
+            };
+            let request = self.requests.get_mut(&id).unwrap();
+            // An engine may have other ideas.
+            if found > 0 && !random.one_in(10) {
+                let end = if found as usize + 1 == request.tokens.len() { found + 1 } else { found };
+                if !allocate(request, &self.setup.groups, &mut self.free, found, end, random) {
+                    self.waiting.push_back(id);
+                    continue;
+                }
+                let tables: Vec<_> = request.tables.iter().map(Vec::as_slice).collect();
+                let copy = self.connector.blocks_allocated(RequestId(id), &tables).unwrap();
+                request.told = request.tables.iter().map(Vec::len).collect();
+                request.loading = Some(copy);
+                request.behind_layers = random.one_in(2).then_some(found);
+            }
+            request.is_running = true;
+        }
+    }
+
+    /// One step's compute, with the connector's plan around it.
+    fn compute_some(&mut self, random: &mut Random) {
+        let ids: Vec<u64> = self.requests.iter().filter(|(_, of)| of.is_running).map(|(id, _)| *id).collect();
+        let (mut preempted, mut pieces) = (Vec::new(), Vec::new());
+        for id in ids {
+            let request = self.requests.get_mut(&id).unwrap();
+            match request.behind_layers {
+                Some(end) if request.computed < end => request.computed = end,
+                _ if request.loading.is_some() || random.one_in(4) => continue,
+                _ => {}
+            }
+            let left = u32::try_from(request.tokens.len()).unwrap() - request.computed;
+            let count = if left == 0 {
+                continue;
+            } else {
+                1 + u32::try_from(random.below(u64::from(left.min(16)))).unwrap()
+            };
+            request.leave_behind(&self.setup.groups, &mut self.free);
+            let (from, to) = (request.computed, request.computed + count);
+            if allocate(request, &self.setup.groups, &mut self.free, from, to, random) {
+                pieces.push((id, count));
+            } else {
+                self.to_preempt.push(id);
+            }
+        }
+        for id in std::mem::take(&mut self.to_preempt) {
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            self.sums.preempted += 1;
+            for (pool, block) in request.all_blocks(&self.setup.groups) {
+                self.free.get_mut(&pool).unwrap().push(block);
+            }
+            request.preempt();
+            preempted.push(RequestId(id));
+            self.waiting.push_back(id);
+            pieces.retain(|(piece, _)| *piece != id);
+        }
+        self.run_pieces(&preempted, &pieces, random);
+    }
+
+    fn run_pieces(&mut self, preempted: &[RequestId], pieces: &[(u64, u32)], random: &mut Random) {
+        let mut drafts = BTreeMap::new();
+        if self.setup.drafts {
+            for (id, count) in pieces {
+                // The last ones are only a draft: somebody else's tokens, to be computed once more.
+                drafts.insert(*id, u32::try_from(random.below(u64::from(*count))).unwrap());
+            }
+        }
+        let draft = |id: &u64| drafts.get(id).copied().unwrap_or(0);
+        let new: Vec<Vec<&[Option<BlockId>]>> =
+            pieces.iter().map(|(id, _)| self.requests[id].new_blocks()).collect();
+        let scheduled: Vec<_> = pieces
+            .iter()
+            .zip(&new)
+            .map(|((id, count), new_blocks)| Scheduled {
+                request: RequestId(*id),
+                new_blocks,
+                computed: self.requests[id].computed,
+                settled: self.requests[id].computed + count - draft(id),
+            })
+            .collect();
+        let plan = self.connector.build_step(&StepInput { preempted, scheduled: &scheduled }).unwrap();
+        drop(scheduled);
+        let mut wait_for = plan.wait_for.clone();
+        loop {
+            wait_for = self.worker.order_behind(&wait_for, self.stream).unwrap();
+            if wait_for.is_empty() {
+                break;
+            }
+            self.step_device();
+        }
+        let point = self.worker.device().0.device().compute().point();
+        self.worker.start_loads(&plan, point);
+        for (id, count) in pieces {
+            let request = self.requests.get_mut(id).unwrap();
+            request.told = request.tables.iter().map(Vec::len).collect();
+            let (reads, writes) = request.accesses(&self.setup.groups, *count, draft(id));
+            request.computed += count - draft(id);
+            match request.loading {
+                None => {
+                    compute(self.worker.device(), &self.caches, reads, writes, 0..LAYERS, &self.wrong);
+                }
+                Some(copy) => {
+                    self.spoil(&plan, copy, random);
+                    let wrong = Arc::<AtomicU64>::default();
+                    for layer in 0..LAYERS {
+                        self.wait_for_layer(copy, layer);
+                        let (reads, writes) = (reads.clone(), writes.clone());
+                        compute(self.worker.device(), &self.caches, reads, writes, layer..layer + 1, &wrong);
+                    }
+                    self.sums.by_layer += 1;
+                    self.behind.insert(copy, wrong);
+                }
+            }
+        }
+        let point = self.worker.device().0.device().compute().point();
+        self.worker.start_stores(&plan, point);
+        for (id, _) in pieces {
+            let request = self.requests.get_mut(id).unwrap();
+            if request.computed as usize == request.tokens.len() && request.tokens.len() < request.wanted {
+                let token = u32::try_from(mix(*id << 20 | request.tokens.len() as u64) % 5000).unwrap();
+                request.push(token);
+                self.tell_hashes(*id);
+            }
+        }
+    }
+
+    /// Has hold of a slot while a load needs it.
+    fn spoil(&mut self, plan: &StepPlan, copy: CopyId, random: &mut Random) {
+        let load = plan.loads.iter().find(|load| load.copy == copy);
+        let slots =
+            load.map(|load| load.chunks().map(|chunk| chunk.slot).collect::<Vec<_>>()).unwrap_or_default();
+        if slots.is_empty() || !self.setup.faults || !random.one_in(3) {
+            return;
+        }
+        let device = self.worker.device_mut();
+        let _ = self.host.with_write(random.pick(&slots), &mut |_| {
+            for _ in 0..40 {
+                device.0.step();
+            }
+        });
+    }
+
+    /// Puts a wait for a layer on the stream.
+    fn wait_for_layer(&mut self, copy: CopyId, layer: u32) {
+        while self.worker.order_layer(copy, layer, self.stream).unwrap() == LayerOrder::NotYet {
+            self.step_device();
+            // What it waits for itself may have ended.
+            let mut reports = Vec::new();
+            self.worker.poll(&mut reports);
+            self.reports.append(&mut reports);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.sums.resets += 1;
+        let flush = self.connector.reset();
+        for id in flush.loads_void {
+            let request = self.requests.get_mut(&id.0).unwrap();
+            assert!(request.loading.take().is_some());
+            // Its blocks may still be written: it takes others.
+            for (pool, block) in request.all_blocks(&self.setup.groups) {
+                self.free.get_mut(&pool).unwrap().push(block);
+            }
+            request.preempt();
+            self.waiting.push_back(id.0);
+            let input = [id];
+            self.connector.build_step(&StepInput { preempted: &input, scheduled: &[] }).unwrap();
+        }
+    }
+
+    fn is_at_rest(&mut self, random: &mut Random) {
+        for _ in 0..10_000 {
+            self.step_device();
+        }
+        while self.worker.num_open() > 0 || !self.reports.is_empty() {
+            self.collect(random);
+        }
+        self.collect(random);
+        self.connector.build_step(&StepInput::default()).unwrap();
+        let ConnectorStats { open_requests, open_copies, blocks_in_use, .. } = self.connector.stats();
+        assert_eq!((open_requests, open_copies, blocks_in_use), (0, 0, 0));
+        assert_eq!(self.worker.num_open(), 0);
+        let ChunkCounts { pending, pinned, .. } = self.connector.manager().counts();
+        assert_eq!((pending, pinned), (0, 0), "no slot and no pin is left");
+        assert_eq!(self.connector.manager().stats().open_requests, 0);
+        for (pool, free) in &mut self.free {
+            free.sort_unstable();
+            free.dedup();
+            assert_eq!(free.len(), self.setup.num_blocks as usize, "blocks of pool {pool}");
+        }
+        assert_eq!(self.worker.device().0.device().take_races(), []);
+        let wrong = self.succeeded.iter().chain([&self.wrong]).map(|wrong| wrong.load(Ordering::Relaxed));
+        assert_eq!(wrong.sum::<u64>(), 0, "tokens that compute read");
+        let stats = self.connector.stats();
+        let sums = &mut self.sums;
+        (sums.loads, sums.loads_failed) = (stats.loads, stats.loads_failed);
+        (sums.stores, sums.stores_failed) = (stats.stores, stats.stores_failed);
+        (sums.offers_refused, sums.asked_again) = (stats.offers_refused, stats.asked_again);
+        sums.waits = stats.waits;
+    }
+}
+
+/// Gives a request the blocks for its tokens up to `to`, of which it computes those from `first` on; or none.
+fn allocate(
+    request: &mut Request,
+    groups: &[GroupOptions],
+    free: &mut BTreeMap<u32, Vec<BlockId>>,
+    first: u32,
+    to: u32,
+    random: &mut Random,
+) -> bool {
+    let needed =
+        |group: &GroupOptions, len: usize| (to.div_ceil(group.block_tokens) as usize).saturating_sub(len);
+    let mut of_pool: BTreeMap<u32, usize> = BTreeMap::new();
+    for (group, table) in groups.iter().zip(&request.tables) {
+        *of_pool.entry(group.pool).or_default() += needed(group, table.len());
+    }
+    if of_pool.iter().any(|(pool, count)| free[pool].len() < *count) {
+        return false;
+    }
+    for (group, table) in groups.iter().zip(&mut request.tables) {
+        let free = free.get_mut(&group.pool).unwrap();
+        for _ in 0..needed(group, table.len()) {
+            let out_of_window = match group.kind {
+                // What no token from `first` on attends to needs no block.
+                GroupKind::Window { tokens } => {
+                    let end = (u32::try_from(table.len()).unwrap() + 1) * group.block_tokens;
+                    end <= (first + 1).saturating_sub(tokens)
+                }
+                _ => false,
+            };
+            let block = if out_of_window { None } else { Some(free.swap_remove(random.index(free.len()))) };
+            table.push(block);
+        }
+    }
+    true
+}
+
+impl Request {
+    fn push(&mut self, token: u32) {
+        let before = self.prefixes.last().copied().unwrap_or(1);
+        self.prefixes.push(mix(before ^ mix(u64::from(token) + 1)));
+        self.tokens.push(token);
+    }
+
+    fn all_blocks(&self, groups: &[GroupOptions]) -> Vec<(u32, BlockId)> {
+        let of = |(group, table): (&GroupOptions, &Vec<Option<BlockId>>)| -> Vec<_> {
+            table.iter().flatten().map(|block| (group.pool, *block)).collect()
+        };
+        groups.iter().zip(&self.tables).flat_map(of).collect()
+    }
+
+    fn preempt(&mut self) {
+        self.tables.iter_mut().for_each(Vec::clear);
+        self.told.fill(0);
+        self.computed = 0;
+        self.behind_layers = None;
+        self.is_running = false;
+    }
+
+    fn new_blocks(&self) -> Vec<&[Option<BlockId>]> {
+        self.tables.iter().zip(&self.told).map(|(table, told)| &table[*told..]).collect()
+    }
+
+    /// Gives back blocks that the next token does not attend to.
+    fn leave_behind(&mut self, groups: &[GroupOptions], free: &mut BTreeMap<u32, Vec<BlockId>>) {
+        for (group, table) in groups.iter().zip(&mut self.tables) {
+            let GroupKind::Window { tokens } = group.kind else { continue };
+            let gone = (self.computed + 1).saturating_sub(tokens) / group.block_tokens;
+            for block in table.iter_mut().take(gone as usize) {
+                free.get_mut(&group.pool).unwrap().extend(block.take());
+            }
+        }
+    }
+
+    /// What the compute of the next `count` tokens reads and writes, the last `draft` of them as somebody else's.
+    fn accesses(&self, groups: &[GroupOptions], count: u32, draft: u32) -> (Vec<Place>, Vec<Place>) {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for (nth, (group, table)) in groups.iter().zip(&self.tables).enumerate() {
+            let place = |token: u32| {
+                let block = table[(token / group.block_tokens) as usize].expect("compute needs this block");
+                Place { group: nth, block, token, prefix: self.prefixes[token as usize] }
+            };
+            let first = match group.kind {
+                GroupKind::Window { tokens } => (self.computed + 1).saturating_sub(tokens),
+                _ => 0,
+            };
+            reads.extend((first..self.computed).map(place));
+            let settled = self.computed + count - draft;
+            writes.extend((self.computed..settled).map(place));
+            writes.extend((settled..settled + draft).map(|token| {
+                let Place { prefix, .. } = place(token);
+                Place { prefix: !prefix, ..place(token) }
+            }));
+        }
+        (reads, writes)
+    }
+}
+
+/// A manual clock is a clock; a clone of it tells the same time.
+trait AsClock {
+    fn clone_as_clock(&self) -> ManualClock;
+}
+
+impl AsClock for ManualClock {
+    fn clone_as_clock(&self) -> ManualClock {
+        self.clone()
+    }
+}

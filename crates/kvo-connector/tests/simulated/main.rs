@@ -1,0 +1,88 @@
+//! The connector and its worker beside a small engine, on a device that is stepped in virtual time from a seed.
+//!
+//! The engine computes no model: the bytes of a token are a function of it and all tokens before it, and whatever attends
+//! to a token compares its bytes first. So a block that holds anything but what it should is found by the compute that
+//! would have been wrong. The race detector of the device is on throughout.
+//!
+//! `KVO_SEED=<seed> cargo test -p kvo-connector --test simulated` replays a run alone.
+
+mod engine;
+mod memory;
+mod random;
+
+use engine::{Engine, Setup};
+use kvo_connector::GroupOptions;
+use random::Random;
+
+/// Calls `run` with many seeds, or with that of `KVO_SEED`.
+#[track_caller]
+fn with_seeds(num: u64, run: impl Fn(&mut Random)) {
+    let given = std::env::var("KVO_SEED").ok().map(|seed| seed.parse().expect("KVO_SEED is a number"));
+    let seeds = given.map_or(1..num + 1, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        eprintln!("KVO_SEED={seed}");
+        run(&mut Random(seed));
+    }
+}
+
+fn setup(random: &mut Random) -> Setup {
+    let kinds = random.below(6);
+    let per_chunk = |random: &mut Random| 1 + u32::try_from(random.below(3)).unwrap();
+    let full = GroupOptions::full(4).with_blocks_per_chunk(per_chunk(random));
+    let window = GroupOptions { pool: 1, ..GroupOptions::window(4, 9) };
+    let groups = match kinds {
+        0 | 1 => vec![full],
+        2 => vec![window.with_blocks_per_chunk(per_chunk(random))],
+        3 => vec![full, window],
+        4 => vec![GroupOptions { block_tokens: 8, ..full }, GroupOptions { block_tokens: 4, ..window }],
+        _ => vec![full, window, GroupOptions { pool: 2, ..GroupOptions::full(2) }],
+    };
+    Setup {
+        groups,
+        num_slots: 4 + u32::try_from(random.below(40)).unwrap(),
+        num_blocks: 24 + u32::try_from(random.below(40)).unwrap(),
+        lower_chunks: if random.one_in(2) { 0 } else { 200 },
+        arc: random.one_in(2),
+        steps: 150,
+        faults: false,
+        resets: false,
+        drafts: random.one_in(3),
+    }
+}
+
+#[test]
+fn whatever_an_engine_does_compute_finds_the_bytes_that_it_should() {
+    with_seeds(150, |random| {
+        let setup = setup(random);
+        Engine::new(setup, random).run(random);
+    });
+}
+
+#[test]
+fn copies_that_fail_or_hang_cost_time_and_nothing_else() {
+    with_seeds(150, |random| {
+        let setup = Setup { faults: true, ..setup(random) };
+        Engine::new(setup, random).run(random);
+    });
+}
+
+#[test]
+fn a_reset_at_any_time_brings_nothing_of_before_back() {
+    with_seeds(100, |random| {
+        let setup = Setup { resets: true, faults: random.one_in(2), ..setup(random) };
+        Engine::new(setup, random).run(random);
+    });
+}
+
+/// So that the tests above are known to reach what they are about.
+#[test]
+fn runs_load_store_wait_preempt_and_fail() {
+    let mut sums = engine::Sums::default();
+    for seed in 1..40 {
+        let mut random = Random(seed);
+        let setup = Setup { faults: seed % 2 == 0, resets: seed % 3 == 0, ..setup(&mut random) };
+        sums.add(&Engine::new(setup, &mut random).run(&mut random));
+    }
+    eprintln!("{sums:?}");
+    assert!(sums.all_happened(), "{sums:?}");
+}
