@@ -182,7 +182,7 @@ fn a_store_whose_slot_is_in_use_fails_without_a_race() {
         assert_eq!(stepped.step(), Step::Done);
         drop(held);
         stepped.run();
-        let failure = TransferFailure::Slot(SlotAccessError::Busy { slot: SlotId(1) });
+        let failure = TransferFailure::Slot(kvo_core::SlotAccessError::Busy { slot: SlotId(1) });
         assert_eq!(polled(&mut stepped), [ended(ticket, Err(failure))], "seed {seed}");
         assert_eq!(stepped.device().take_races(), [], "seed {seed}");
         assert_eq!(slots.bytes(SlotId(2)), [0xEE; 16], "seed {seed}");
