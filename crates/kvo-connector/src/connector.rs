@@ -4,8 +4,8 @@ use std::fmt;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    BlockHash, ChunkCounts, Clock, Direction, OffloadEvent, OffloadManager, RequestContext, RequestError,
-    RequestId, TransferClass, TransferResult,
+    BlockHash, ChunkCounts, Clock, Direction, OffloadEvent, OffloadManager, OffloadPolicy, RequestContext,
+    RequestError, RequestId, TransferClass, TransferResult,
 };
 
 use crate::{
@@ -88,7 +88,8 @@ pub enum CopyOutcome {
     LoadFailed {
         /// Whose load it was.
         request: RequestId,
-        /// Tokens, from the first on, that need not be computed: those that did not before the load.
+        /// Tokens, from the first on, that need not be computed: those that did not before the load, but for those of a
+        /// block in which it began.
         computed: u32,
     },
     /// The chunks can be found from now on.
@@ -179,9 +180,10 @@ impl<M: OffloadManager> Connector<M> {
             return Err(ConnectorError::NoLoadClass { req: id, class: params.load_class });
         }
         let mut context = RequestContext::new(id).with_tier_filter(params.tier_filter.clone());
-        self.manager.new_request(&mut context)?;
+        let policy = self.manager.new_request(&mut context)?;
         let num_groups = self.options.groups.len();
-        let request = Request::new(self.next_arrival, context, prompt_tokens, params, num_groups);
+        let mut request = Request::new(self.next_arrival, context, prompt_tokens, params, num_groups);
+        request.offers_all = policy == OffloadPolicy::RequestLevel;
         self.next_arrival += 1;
         self.requests.insert(id, request);
         Ok(())
@@ -214,6 +216,10 @@ impl<M: OffloadManager> Connector<M> {
         worker: u32,
         result: CopyResult,
     ) -> Result<CopyOutcome, ConnectorError> {
+        if self.loads.iter().any(|plan| plan.copy == copy) {
+            // No worker was told of it.
+            return Err(ConnectorError::NotOpen { copy, worker });
+        }
         let Reported { is_decided, is_over } = self.copies.report(copy, worker, result)?;
         let outcome = if is_decided { self.decide(copy) } else { CopyOutcome::Open };
         if is_over {
@@ -240,7 +246,11 @@ impl<M: OffloadManager> Connector<M> {
         let open = self.copies.get_mut(copy).expect("it has just been looked at");
         let OpenCopy { direction, request: id, arrival, computed, usable, has_failed, is_void, .. } = *open;
         let first_chunks = std::mem::take(&mut open.first_chunks);
+        let is_over = open.is_over();
         self.stats.count(direction, has_failed);
+        if direction == Direction::Store && has_failed && !is_over {
+            self.copies.lose(copy);
+        }
         let of = self.requests.get_mut(&id).filter(|request| request.arrival == arrival && !is_void);
         match (direction, of) {
             (_, None) => CopyOutcome::Void,
@@ -333,21 +343,25 @@ impl<M: OffloadManager> Connector<M> {
     /// Events that were not taken before tell of chunks that are gone.
     pub fn reset(&mut self) -> Flush {
         self.manager.reset_cache();
-        for plan in std::mem::take(&mut self.loads) {
-            self.end(plan.copy);
-        }
         for copy in self.copies.all_mut() {
             copy.is_void = true;
         }
         let mut loads_void = Vec::new();
         for (id, request) in &mut self.requests {
             request.matched = None;
-            if request.loading.take().is_some() {
+            if let Some(copy) = request.loading.take() {
+                // Nobody will say whether what it brings is there.
+                if let Some(copy) = self.copies.get(copy) {
+                    request.take_back(copy.computed, &self.options);
+                }
                 loads_void.push(*id);
             }
             for group in &mut request.groups {
                 group.next_store = 0;
             }
+        }
+        for plan in std::mem::take(&mut self.loads) {
+            self.end(plan.copy);
         }
         self.matched.clear();
         self.num_stale = self.copies.len();
@@ -357,9 +371,10 @@ impl<M: OffloadManager> Connector<M> {
         Flush { loads_void, copies_open: self.num_stale }
     }
 
-    /// Whether a step has something to collect though no request runs: copies under way, or work of a tier.
+    /// Whether a step has something to collect though no request runs: copies under way, or work of a tier. Copies that have
+    /// failed and that a device may never let go are not counted, as nothing but room waits for them.
     pub fn has_pending_work(&self) -> bool {
-        self.copies.len() > 0 || !self.loads.is_empty() || self.manager.has_pending_work()
+        self.copies.has_open() || !self.loads.is_empty() || self.manager.has_pending_work()
     }
 
     /// Moves the tiers' events since the last call to the end of `events`.

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use hashbrown::HashMap;
-use kvo_core::{BlockId, Direction, GroupIdx, JobToken, RequestId};
+use hashbrown::{HashMap, HashSet};
+use kvo_core::{BlockId, Direction, GroupIdx, JobToken, OffloadKey, RequestId};
 
 use crate::{ConnectorError, CopyId, plan::CopyPlan};
 
@@ -34,6 +34,8 @@ pub(crate) struct OpenCopy {
     pub(crate) computed: u32,
     /// Tokens that need not be computed after it.
     pub(crate) usable: u32,
+    /// The chunks of a store.
+    pub(crate) keys: Vec<OffloadKey>,
     /// The first chunk of each group that a store has, where it has one.
     pub(crate) first_chunks: Vec<Option<usize>>,
     workers: Vec<AtWorker>,
@@ -65,10 +67,12 @@ pub(crate) struct Reported {
 pub(crate) struct Copies {
     open: HashMap<CopyId, OpenCopy>,
     next: u64,
-    /// When copies began, in that order; those that have ended are among them.
+    /// When copies began, in that order; some that have ended are among them.
     began: VecDeque<(Duration, CopyId)>,
     /// Which copies use a block, by pool and block.
     in_use: HashMap<(u32, BlockId), Vec<CopyId>>,
+    /// Chunks of stores that have failed and are not over.
+    lost: HashSet<OffloadKey>,
 }
 
 impl OpenCopy {
@@ -88,6 +92,7 @@ impl OpenCopy {
             blocks: plan.blocks().map(|(group, block)| (pool_of(group), block)).collect(),
             computed: 0,
             usable: 0,
+            keys: Vec::new(),
             first_chunks: Vec::new(),
             workers: vec![AtWorker::Open; num_workers as usize],
             has_failed: false,
@@ -101,7 +106,7 @@ impl OpenCopy {
         self.workers.contains(&AtWorker::Open)
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.workers.iter().all(|at| *at == AtWorker::Over)
     }
 }
@@ -114,6 +119,21 @@ impl Copies {
 
     pub(crate) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// Whether some worker is still to report one.
+    pub(crate) fn has_open(&self) -> bool {
+        self.open.values().any(OpenCopy::is_open)
+    }
+
+    /// Whether a chunk is one of a failed store that has its slot until some device lets go.
+    pub(crate) fn is_lost(&self, key: &OffloadKey) -> bool {
+        !self.lost.is_empty() && self.lost.contains(key)
+    }
+
+    /// A store has failed, and is not over yet.
+    pub(crate) fn lose(&mut self, id: CopyId) {
+        self.lost.extend(self.open.get(&id).into_iter().flat_map(|copy| copy.keys.iter().copied()));
     }
 
     pub(crate) fn blocks_in_use(&self) -> usize {
@@ -137,14 +157,17 @@ impl Copies {
         for block in &copy.blocks {
             self.in_use.entry(*block).or_default().push(copy.copy);
         }
-        // Those that have ended are of no use in front; behind an open one they wait for it.
-        while let Some((_, first)) = self.began.front()
-            && !self.open.contains_key(first)
-        {
-            self.began.pop_front();
+        // Of those that have ended there are never many more than of those that have not.
+        if self.began.len() >= 2 * self.open.len() + 64 {
+            let open = &self.open;
+            self.began.retain(|(_, copy)| open.get(copy).is_some_and(OpenCopy::is_open));
         }
         self.began.push_back((now, copy.copy));
         self.open.insert(copy.copy, copy);
+    }
+
+    pub(crate) fn get(&self, id: CopyId) -> Option<&OpenCopy> {
+        self.open.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: CopyId) -> Option<&mut OpenCopy> {
@@ -200,6 +223,9 @@ impl Copies {
     /// Forgets a copy that is over.
     pub(crate) fn end(&mut self, id: CopyId) -> OpenCopy {
         let copy = self.open.remove(&id).expect("a copy ends once, and is open until then");
+        if !self.lost.is_empty() {
+            self.lost.retain(|key| !copy.keys.contains(key));
+        }
         for block in &copy.blocks {
             if let Some(users) = self.in_use.get_mut(block) {
                 users.retain(|user| *user != id);

@@ -52,14 +52,19 @@ pub(crate) struct Boundary {
     pub(crate) end: u32,
     /// Tokens that compute need not do.
     pub(crate) usable: u32,
-    /// Whether a chunk of it will only be there later.
-    pub(crate) is_later: bool,
+    /// A chunk of it that will only be there later, if there is one: its group and number.
+    pub(crate) later: Option<(usize, usize)>,
 }
 
 impl Wish {
     /// Tokens that compute need not do, if everything up to `end` is loaded.
     fn usable(&self, end: u32) -> u32 {
         if self.recompute_last && end >= self.num_tokens { self.num_tokens.saturating_sub(1) } else { end }
+    }
+
+    /// No boundary is further than this one.
+    pub(crate) fn end_max(&self) -> u32 {
+        self.floor(self.limit.min(self.num_tokens))
     }
 
     fn floor(&self, tokens: u32) -> u32 {
@@ -71,7 +76,7 @@ impl Wish {
 fn first_needed(group: &GroupOptions, wish: &Wish, end: u32) -> u32 {
     let first = match group.kind {
         GroupKind::Full => 0,
-        GroupKind::Window { tokens } => (wish.usable(end) + 1).saturating_sub(tokens),
+        GroupKind::Window { tokens } => wish.usable(end).saturating_add(1).saturating_sub(tokens),
         // The state at the end, and nothing in front of it.
         GroupKind::State => end.saturating_sub(1),
     };
@@ -95,7 +100,7 @@ fn pieces(first: u32, end: u32, tokens: u32) -> Range<usize> {
 
 /// The furthest boundary beyond `computed` on which all groups agree, or none.
 pub(crate) fn converge(groups: &[GroupOptions], wish: &Wish, finder: &mut impl Finder) -> Option<Boundary> {
-    let mut end = wish.floor(wish.limit.min(wish.num_tokens));
+    let mut end = wish.end_max();
     // Full attention first: it needs the most, and asks from the head on, so that what it asks for is of use.
     let full = |(_, group): &(usize, &GroupOptions)| group.kind == GroupKind::Full;
     for (nth, group) in groups.iter().enumerate().filter(full) {
@@ -117,8 +122,8 @@ pub(crate) fn converge(groups: &[GroupOptions], wish: &Wish, finder: &mut impl F
         .iter()
         .enumerate()
         .flat_map(|(nth, group)| needed(group, wish, end).map(move |chunk| (nth, chunk)));
-    let is_later = of_all.any(|(group, chunk)| finder.find(group, chunk) == Found::Later);
-    Some(Boundary { end, usable: wish.usable(end), is_later })
+    let later = of_all.find(|(group, chunk)| finder.find(*group, *chunk) == Found::Later);
+    Some(Boundary { end, usable: wish.usable(end), later })
 }
 
 /// The furthest boundary up to `end` in front of which a group has every chunk.

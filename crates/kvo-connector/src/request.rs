@@ -7,7 +7,7 @@ use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 use crate::{
     CopyId,
     hasher::salted,
-    matching::Boundary,
+    matching::{Boundary, Wish},
     options::{ConnectorOptions, GroupKind, GroupOptions},
     params::RequestParams,
 };
@@ -26,10 +26,12 @@ pub(crate) struct Request {
     pub(crate) groups: Vec<GroupState>,
     /// Tokens whose KV is final, as of the last plan.
     pub(crate) settled: u32,
-    /// What was matched in this step, and how many tokens were computed then.
+    /// What was matched in this step, and for what wish: tokens that come after it change nothing.
     pub(crate) matched: Option<Match>,
     /// Since when it asks again.
     pub(crate) asks_since: Option<Duration>,
+    /// The chunk that it was last told to wait for, with what was computed then.
+    pub(crate) waits_for: Option<(u32, OffloadKey)>,
     /// The load that it waits for, or whose layers it computes behind.
     pub(crate) loading: Option<CopyId>,
     /// Copies that use its blocks.
@@ -37,11 +39,13 @@ pub(crate) struct Request {
     /// A load of it has failed: it is to compute.
     pub(crate) reads_no_more: bool,
     pub(crate) failed_stores: u32,
+    /// A tier wants all its chunks, those that it loads among them.
+    pub(crate) offers_all: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Match {
-    pub(crate) computed: u32,
+    pub(crate) wish: Wish,
     pub(crate) boundary: Boundary,
 }
 
@@ -52,6 +56,8 @@ pub(crate) struct GroupState {
     pub(crate) keys: Vec<OffloadKey>,
     /// Nothing where the engine has none.
     pub(crate) table: Vec<Option<BlockId>>,
+    /// So many of them, from the first on, have been forgotten.
+    num_gone: usize,
     /// The first chunk that was not offered yet.
     pub(crate) next_store: usize,
 }
@@ -75,10 +81,12 @@ impl Request {
             settled: 0,
             matched: None,
             asks_since: None,
+            waits_for: None,
             loading: None,
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,
+            offers_all: false,
         }
     }
 
@@ -121,8 +129,9 @@ impl Request {
     pub(crate) fn give_up_blocks(&mut self) {
         self.settled = 0;
         self.matched = None;
+        self.asks_since = None;
         for group in &mut self.groups {
-            group.table.clear();
+            group.set_table(&[]);
             group.next_store = 0;
         }
     }
@@ -136,16 +145,26 @@ impl GroupState {
         blocks.iter().all(Option::is_some).then_some(blocks)
     }
 
-    /// Forgets blocks that an engine which computes the token behind `computed` has no use for any more.
+    /// Forgets blocks that an engine which computes the token behind `computed` has no use for any more: it may have given
+    /// them back, and if they were in front of what was loaded nothing was ever written into them.
     pub(crate) fn leave_behind(&mut self, computed: u32, group: &GroupOptions) {
-        let GroupKind::Window { tokens } = group.kind else { return };
-        let num_gone = (computed + 1).saturating_sub(tokens) / group.block_tokens;
-        let gone = self.table.iter_mut().take(num_gone as usize);
-        // From the right: those further left have been forgotten in an earlier step.
-        for block in gone.rev() {
-            if block.take().is_none() {
-                break;
-            }
+        let first = match group.kind {
+            GroupKind::Full => return,
+            GroupKind::Window { tokens } => computed.saturating_add(1).saturating_sub(tokens),
+            // The state in front of that token, and none before it.
+            GroupKind::State => computed.saturating_sub(1),
+        };
+        let num_gone = ((first / group.block_tokens) as usize).min(self.table.len());
+        if let Some(gone) = self.table.get_mut(self.num_gone..num_gone) {
+            gone.fill(None);
+            self.num_gone = num_gone;
         }
+    }
+
+    /// The engine says anew which blocks it has.
+    pub(crate) fn set_table(&mut self, table: &[Option<BlockId>]) {
+        self.table.clear();
+        self.table.extend_from_slice(table);
+        self.num_gone = 0;
     }
 }

@@ -55,6 +55,9 @@ pub enum CopyFailure {
     /// There was no fence to copy behind.
     #[error("there is no fence for it: {0}")]
     NoFence(kvo_core::FenceError),
+    /// The device holds on to a copy behind which it was to begin, and so to blocks of it.
+    #[error("a copy that failed still has some of its blocks")]
+    BlocksHeld,
     /// The plan does not fit the layout of this worker's caches.
     #[error("the plan does not fit the caches: {0}")]
     Plan(#[from] PlanError),
@@ -179,6 +182,10 @@ impl<D: DeviceBackend> Worker<D> {
         }
         let fence = self.device.record_fence(compute);
         for plan in plans {
+            if self.open.contains_key(&plan.copy) {
+                tracing::warn!(copy = plan.copy.0, "a plan came twice");
+                continue;
+            }
             let planned = match &fence {
                 Ok(fence) => self.plan(plan, *fence).map_err(CopyFailure::from),
                 Err(error) => Err(CopyFailure::NoFence(error.clone())),
@@ -221,6 +228,15 @@ impl<D: DeviceBackend> Worker<D> {
         for direction in 0..self.queued.len() {
             let mut nth = 0;
             while let Some(queued) = self.queued[direction].get(nth) {
+                let is_held = |copy| self.open.get(copy).is_some_and(|open: &Open| open.is_held);
+                if queued.after.iter().any(is_held) {
+                    // Nobody knows when it lets go, and what is not begun can be left.
+                    let copy = queued.copy;
+                    self.queued[direction].remove(nth);
+                    self.open.remove(&copy);
+                    self.fail(copy, CopyFailure::BlocksHeld);
+                    continue;
+                }
                 if queued.after.iter().any(|copy| self.open.contains_key(copy)) {
                     nth += 1;
                     continue;
@@ -295,6 +311,8 @@ impl<D: DeviceBackend> Worker<D> {
         layer: u32,
         stream: StreamHandle,
     ) -> Result<LayerOrder, WorkerError> {
+        // What it is queued behind may have ended.
+        self.collect(Duration::ZERO);
         let Some(open) = self.open.get(&copy) else { return Ok(LayerOrder::Over) };
         let Some(mark) = open.marks.mark_of(layer) else { return Ok(LayerOrder::Over) };
         let Some(ticket) = open.ticket else { return Ok(LayerOrder::NotYet) };
@@ -323,8 +341,7 @@ impl<D: DeviceBackend> Worker<D> {
             if left.is_zero() {
                 break;
             }
-            // A copy that is held is not in flight, and nothing wakes anybody when it is let go.
-            self.collect(left.min(NAP));
+            self.nap(left);
         }
         reports.append(&mut self.reports);
     }
@@ -345,6 +362,18 @@ impl<D: DeviceBackend> Worker<D> {
             if left.is_zero() {
                 return Err(DrainError { inflight, waited: timeout });
             }
+            self.nap(left);
+        }
+    }
+
+    /// Waits a moment, at most `left`, for something.
+    fn nap(&mut self, left: Duration) {
+        // A copy that is held is not in flight: the device does not wait for it, and nothing wakes anybody when it is let
+        // go.
+        if self.open.values().all(|open| open.is_held || open.ticket.is_none()) {
+            std::thread::sleep(left.min(NAP));
+            self.collect(Duration::ZERO);
+        } else {
             self.collect(left.min(NAP));
         }
     }

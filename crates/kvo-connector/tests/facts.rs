@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorError, ConnectorOptions, CopyId, CopyOutcome, CopyResult, Finish,
-    GroupOptions, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan,
+    GroupKind, GroupOptions, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan,
 };
 use kvo_core::{BlockId, ManualClock, OffloadManager, RequestError, RequestId, SlotId};
 use kvo_cpu::{CpuManager, CpuOptions};
@@ -531,4 +531,191 @@ fn slots_come_in_the_order_of_chunks() {
     let loaded: Vec<SlotId> = bench.idle().loads[0].chunks().map(|chunk| chunk.slot).collect();
     assert_eq!(loaded, stored);
     assert_eq!(bench.connector.manager().counts().pinned, 2);
+}
+
+/// Blocks in front of a gap in a table: the engine has given them back, and they are others' now.
+#[test]
+fn a_block_left_behind_by_a_window_is_never_stored() {
+    let mut bench = bench_with(8, |options| options.groups[0] = GroupOptions::window(CHUNK, CHUNK + 1));
+    let prompt = tokens(1, 8 * CHUNK + 1);
+    bench.begin(1, &prompt, RequestParams::default());
+    let mut blocks = bench.blocks(8);
+    blocks[..4].fill(None);
+    let plan = bench.compute_in(1, &blocks, 0, 8 * CHUNK);
+    assert_eq!(num_chunks(&plan), 4, "not those of the head");
+    bench.done(&plan);
+
+    bench.begin(2, &prompt, RequestParams::default());
+    assert_eq!(bench.loadable(2, 2 * CHUNK), 6 * CHUNK);
+    let mut table = bench.blocks(8);
+    table[2..7].fill(None);
+    let copy = bench.connector.blocks_allocated(RequestId(2), &[&table]).unwrap();
+    bench.idle();
+    bench.report(copy, CopyResult::Done);
+    // The first two are out of the window, and another request's from this step on.
+    let blocks = bench.blocks(1);
+    let plan = bench.compute_in(2, &blocks, 8 * CHUNK, 8 * CHUNK + 1);
+    assert_eq!(num_chunks(&plan), 0);
+}
+
+#[test]
+fn a_block_for_a_state_that_was_not_loaded_is_never_stored() {
+    let mut bench = bench_with(8, |options| options.groups[0].kind = GroupKind::State);
+    let prompt = tokens(1, 2 * CHUNK + 1);
+    bench.begin(1, &prompt, RequestParams::default());
+    let blocks = [None, bench.blocks(1)[0]];
+    let plan = bench.compute_in(1, &blocks, 0, 2 * CHUNK);
+    assert_eq!(num_chunks(&plan), 1, "that of the second block");
+    bench.done(&plan);
+    bench.begin(2, &prompt, RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    let copy = bench.load(2, 2 * CHUNK);
+    assert_eq!(bench.idle().loads[0].chunks().len(), 1);
+    bench.report(copy, CopyResult::Done);
+    let blocks = bench.blocks(1);
+    let plan = bench.compute_in(2, &blocks, 2 * CHUNK, 2 * CHUNK + 1);
+    assert_eq!(num_chunks(&plan), 0, "nothing was ever written into the first block");
+}
+
+#[test]
+fn a_failed_load_has_spoilt_the_block_in_which_it_began() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, CHUNK + 4), CHUNK - 4);
+    let copy = bench.load(2, 2 * CHUNK);
+    assert_eq!(
+        bench.idle().loads[0].chunks().map(|chunk| (chunk.skip, chunk.blocks.len())).collect::<Vec<_>>(),
+        [(0, 1)]
+    );
+    let outcome = bench.report(copy, CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: CHUNK });
+}
+
+#[test]
+fn a_token_that_comes_after_a_match_does_not_narrow_what_is_loaded() {
+    let mut bench = bench_with(8, |options| options.groups[0] = GroupOptions::window(CHUNK, CHUNK + 1));
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 2 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK - 1);
+    bench.connector.add_hashes(RequestId(2), 2 * CHUNK + 1, &[]).unwrap();
+    bench.load(2, 2 * CHUNK);
+    assert_eq!(
+        bench.idle().loads[0].chunks().len(),
+        2,
+        "the last token attends to the end of the first block"
+    );
+}
+
+#[test]
+fn a_reset_takes_back_what_was_computed_behind_the_layers_of_a_load() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let copy = bench.load(2, 2 * CHUNK);
+    bench.compute(2, 2 * CHUNK, 3 * CHUNK);
+    assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+    assert_eq!(bench.report(copy, CopyResult::Failed), CopyOutcome::Void);
+    let scheduled = [Scheduled { request: RequestId(2), new_blocks: &[], computed: 0, settled: CHUNK }];
+    let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled });
+    assert_eq!(plan.as_ref().map(num_chunks), Ok(1), "it computes, as it was told");
+}
+
+#[test]
+fn a_report_of_a_load_that_no_worker_was_told_of_changes_nothing() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let copy = bench.load(2, 2 * CHUNK);
+    let error = bench.connector.copy_reported(copy, 0, CopyResult::Done);
+    assert_eq!(error, Err(ConnectorError::NotOpen { copy, worker: 0 }));
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+}
+
+#[test]
+fn offers_may_be_as_large_as_there_are_numbers() {
+    let mut bench = bench_with(8, |options| {
+        options.groups.push(GroupOptions { pool: 1, ..GroupOptions::full(CHUNK) });
+        options.offer_chunks_max = usize::MAX;
+    });
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(2);
+    let new_blocks = [&blocks[..], &blocks[..]];
+    let scheduled =
+        [Scheduled { request: RequestId(1), new_blocks: &new_blocks, computed: 0, settled: 2 * CHUNK }];
+    let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
+    assert_eq!(num_chunks(&plan), 4);
+}
+
+#[test]
+fn a_request_of_as_many_tokens_as_there_are_numbers_is_served() {
+    let mut bench = bench_with(8, |options| {
+        options.groups[0] = GroupOptions::window(1, 9);
+        options.hash_tokens = 1;
+        options.recompute_last = false;
+    });
+    bench.connector.new_request(RequestId(1), u32::MAX, RequestParams::default()).unwrap();
+    assert_eq!(bench.loadable(1, u32::MAX - 5), 0);
+    let last = Scheduled { request: RequestId(1), new_blocks: &[], computed: u32::MAX, settled: u32::MAX };
+    bench.connector.build_step(&StepInput { preempted: &[], scheduled: &[last] }).unwrap();
+}
+
+#[test]
+fn a_match_pins_nothing_beyond_what_can_be_loaded() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 4 * CHUNK));
+    let params = RequestParams { load_tokens_max: Some(CHUNK), ..RequestParams::default() };
+    bench.begin(2, &tokens(1, 4 * CHUNK + 1), params);
+    assert_eq!(bench.loadable(2, 0), CHUNK);
+    assert_eq!(bench.connector.counts().pinned, 1);
+}
+
+#[test]
+fn nobody_waits_for_the_chunks_of_a_store_that_is_given_up() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.report(store, CopyResult::FailedAndHeld);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::Loadable(0)));
+}
+
+#[test]
+fn chunks_that_were_held_are_offered_again() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.report(store, CopyResult::FailedAndHeld);
+    let plan = bench.compute(1, 2 * CHUNK, 3 * CHUNK);
+    bench.done(&plan);
+    bench.connector.copy_released(store, 0).unwrap();
+    let plan = bench.compute_in(1, &[], 3 * CHUNK, 3 * CHUNK);
+    bench.done(&plan);
+    assert_eq!(bench.connector.counts().evictable, 3, "no tail without its head");
+}
+
+#[test]
+fn patience_begins_anew_when_a_request_does() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    bench.compute(1, 0, 2 * CHUNK);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+    // The engine does not wait.
+    bench.compute(2, 0, CHUNK);
+    bench.clock.advance(Duration::from_secs(5));
+    bench.connector.build_step(&StepInput { preempted: &[RequestId(2)], scheduled: &[] }).unwrap();
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+}
+
+#[test]
+fn a_copy_that_a_device_holds_for_ever_keeps_no_engine_awake() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.report(store, CopyResult::FailedAndHeld);
+    let _ = bench.connector.request_finished(RequestId(1));
+    assert!(!bench.connector.has_pending_work());
 }

@@ -253,8 +253,8 @@ pub struct TransferCompletion {
 /// What a stream that was to wait for a [mark](Transfer::marks) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkOrder {
-    /// What is put on it from now on comes after the mark, and also after a failure of the transfer: what the copies
-    /// brought counts only with the transfer's completion.
+    /// What is put on it from now on comes after the mark or, if the transfer fails, when the device touches nothing of it
+    /// any more: what the copies brought counts only with the transfer's completion.
     Ordered,
     /// The copies up to the mark are not all on the device's queue yet, so there is nothing to wait for: ask again.
     NotYet,

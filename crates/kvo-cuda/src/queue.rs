@@ -392,6 +392,11 @@ impl TransferQueue {
         }
     }
 
+    /// Whether a transfer was reported and the device still has something of it.
+    pub(crate) fn is_held(&self, ticket: Ticket) -> bool {
+        self.index_of.get(&ticket).is_some_and(|index| self.entries[*index].is_reported)
+    }
+
     /// Fails what has not ended by its deadline; what the device still has is held.
     pub(crate) fn on_time(&mut self, now: Duration) {
         if self.earliest.is_none_or(|earliest| now < earliest) {

@@ -9,7 +9,7 @@ use kvo_core::{
 use super::Connector;
 use crate::{
     ConnectorError, CopyId,
-    copies::OpenCopy,
+    copies::{Copies, OpenCopy},
     matching::{Finder, Found, Wish, blocks_needed, converge, needed},
     options::{GroupKind, GroupOptions},
     plan::CopyPlan,
@@ -59,27 +59,44 @@ impl<M: OffloadManager> Connector<M> {
         let now = self.clock.now();
         let since = *request.asks_since.get_or_insert(now);
         let is_patient = now.saturating_sub(since) < self.options.lookup_patience;
+        if let Some((of, key)) = request.waits_for.take()
+            && of == computed
+            && is_patient
+            && !self.copies.is_lost(&key)
+            && matches!(
+                self.manager.lookup(&mut request.context, &key),
+                LookupResult::HitPending | LookupResult::Retry
+            )
+        {
+            // One chunk is enough to know that it asks too early: its others are many.
+            request.waits_for = Some((computed, key));
+            self.stats.asked_again += 1;
+            return Ok(PrefixMatch::AskAgain);
+        }
         let Request { context, groups: states, .. } = request;
         let keys = states.iter().map(|state| state.keys.as_slice()).collect();
         let mut finder = InTiers {
             manager: &mut self.manager,
+            copies: &self.copies,
             context,
             keys,
             groups,
             known: HashMap::new(),
+            end: wish.end_max(),
             is_patient,
             gave_up: false,
         };
         let boundary = converge(groups, &wish, &mut finder);
         let gave_up = finder.gave_up;
-        if boundary.is_some_and(|boundary| boundary.is_later) {
+        if let Some((group, chunk)) = boundary.and_then(|boundary| boundary.later) {
+            request.waits_for = Some((computed, request.groups[group].keys[chunk]));
             self.stats.asked_again += 1;
             return Ok(PrefixMatch::AskAgain);
         }
         self.stats.patience_ended += u64::from(gave_up);
         request.asks_since = None;
         let Some(boundary) = boundary else { return Ok(PrefixMatch::Loadable(0)) };
-        request.matched = Some(Match { computed, boundary });
+        request.matched = Some(Match { wish, boundary });
         self.matched.push(id);
         self.stats.matches += 1;
         self.stats.tokens_matched += u64::from(boundary.usable - computed);
@@ -101,19 +118,12 @@ impl<M: OffloadManager> Connector<M> {
         tables: &[&[Option<BlockId>]],
     ) -> Result<CopyId, ConnectorError> {
         let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
-        let Match { computed, boundary } = request.matched.ok_or(ConnectorError::NoMatch { req: id })?;
+        let Match { wish, boundary } = request.matched.ok_or(ConnectorError::NoMatch { req: id })?;
         let groups = &self.options.groups;
         if tables.len() != groups.len() {
             let (given, groups) = (tables.len(), groups.len());
             return Err(ConnectorError::WrongNumberOfTables { req: id, given, groups });
         }
-        let wish = Wish {
-            computed,
-            limit: boundary.end,
-            num_tokens: request.num_tokens,
-            recompute_last: self.options.recompute_last,
-            step: self.step_tokens,
-        };
         for ((group, table), index) in groups.iter().zip(tables).zip(0..) {
             let missing = blocks_needed(group, &wish, boundary.end)
                 .find(|block| !matches!(table.get(*block), Some(Some(_))));
@@ -128,12 +138,11 @@ impl<M: OffloadManager> Connector<M> {
         })?;
         request.matched = None;
         request.num_open += 1;
-        request.settled = computed;
+        request.settled = wish.computed;
         for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
-            state.table.clear();
-            state.table.extend_from_slice(table);
+            state.set_table(table);
             // Chunks that are loaded whole need not be offered, unless some before them were not.
-            if needed(group, &wish, boundary.end).start <= state.next_store {
+            if !request.offers_all && needed(group, &wish, boundary.end).start <= state.next_store {
                 state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
             }
         }
@@ -160,12 +169,22 @@ impl<M: OffloadManager> Connector<M> {
         self.stats.waits += after.len() as u64;
         plan.after = after;
         let mut copy = OpenCopy::new(&plan, request.arrival, job.token, self.options.num_workers, pool_of);
-        (copy.computed, copy.usable) = (computed, boundary.usable);
+        (copy.computed, copy.usable) = (unspoilt(groups, &wish, boundary.end), boundary.usable);
         self.copies.begin(copy, self.clock.now());
         let id = plan.copy;
         self.loads.push(plan);
         Ok(id)
     }
+}
+
+/// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole.
+fn unspoilt(groups: &[GroupOptions], wish: &Wish, end: u32) -> u32 {
+    let first = |group: &GroupOptions| {
+        let blocks = blocks_needed(group, wish, end);
+        let block = u32::try_from(blocks.start).unwrap_or(u32::MAX);
+        if blocks.is_empty() { u32::MAX } else { block.saturating_mul(group.block_tokens) }
+    };
+    groups.iter().map(first).fold(wish.computed, u32::min)
 }
 
 /// The keys of all chunks that a boundary needs, group by group, head to tail.
@@ -179,10 +198,13 @@ fn keys_of(request: &Request, groups: &[GroupOptions], wish: &Wish, end: u32) ->
 /// Looks for chunks in the tiers, for each at most once.
 struct InTiers<'a, M> {
     manager: &'a mut M,
+    copies: &'a Copies,
     context: &'a mut RequestContext,
     keys: Vec<&'a [OffloadKey]>,
     groups: &'a [GroupOptions],
     known: HashMap<(usize, usize), Found>,
+    /// No boundary is further.
+    end: u32,
     /// Whether it may say that a chunk will be there later.
     is_patient: bool,
     /// Whether it has said of such a chunk that it is absent.
@@ -190,8 +212,10 @@ struct InTiers<'a, M> {
 }
 
 impl<M: OffloadManager> InTiers<'_, M> {
-    fn of(&mut self, result: LookupResult) -> Found {
+    fn of(&mut self, key: &OffloadKey, result: LookupResult) -> Found {
         match result {
+            // Its store has failed, and nobody knows when the slot is free.
+            LookupResult::HitPending if self.copies.is_lost(key) => Found::Absent,
             LookupResult::Hit | LookupResult::Miss => Found::Absent,
             LookupResult::HitPending | LookupResult::Retry if self.is_patient => Found::Later,
             LookupResult::HitPending | LookupResult::Retry => {
@@ -212,7 +236,13 @@ impl<M: OffloadManager> Finder for InTiers<'_, M> {
         };
         // With full attention those behind it are asked for next. What is ready is pinned at once: a chunk that is brought
         // up for a later question may take the room of one that nobody holds.
-        let num = if self.groups[group].kind == GroupKind::Full { keys.len() } else { 1 };
+        let num = match self.groups[group] {
+            of if of.kind == GroupKind::Full => {
+                let num = (self.end.div_ceil(of.chunk_tokens()) as usize).saturating_sub(chunk);
+                num.clamp(1, keys.len())
+            }
+            _ => 1,
+        };
         let mut ready = self.manager.reserve(&keys[..num]);
         if ready == 0 {
             let result = self.manager.lookup(self.context, &keys[0]);
@@ -221,7 +251,7 @@ impl<M: OffloadManager> Finder for InTiers<'_, M> {
                 ready = self.manager.reserve(&keys[..num]);
             }
             if ready == 0 {
-                let found = self.of(result);
+                let found = self.of(&keys[0], result);
                 self.known.insert((group, chunk), found);
             }
         }

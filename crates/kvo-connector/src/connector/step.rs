@@ -142,6 +142,7 @@ impl<M: OffloadManager> Connector<M> {
             state.leave_behind(scheduled.computed, group);
         }
         request.settled = scheduled.settled;
+        request.asks_since = None;
     }
 
     /// Offers the chunks of a request that are complete and were not offered yet.
@@ -153,7 +154,7 @@ impl<M: OffloadManager> Connector<M> {
         }
         let Scratch { offered, keys } = scratch;
         let mut num_max = options.offer_chunks_max;
-        while next_offer(request, options, num_max, offered) {
+        while next_offer(request, options, copies, num_max, offered) {
             keys.clear();
             keys.extend(offered.iter().map(|chunk| chunk.key));
             match manager.prepare_store(&mut request.context, keys) {
@@ -195,6 +196,7 @@ impl<M: OffloadManager> Connector<M> {
 fn next_offer(
     request: &mut Request,
     options: &ConnectorOptions,
+    copies: &Copies,
     num_max: usize,
     offered: &mut Vec<Offered>,
 ) -> bool {
@@ -203,15 +205,17 @@ fn next_offer(
     for (nth, (group, state)) in options.groups.iter().zip(&mut request.groups).enumerate() {
         let complete = ((storable / group.chunk_tokens()) as usize).min(state.keys.len());
         let mut chunk = state.next_store;
-        while chunk < complete && offered.len() < num_max * (nth + 1) {
-            if state.blocks_of(chunk, group).is_some() {
+        while chunk < complete && offered.len() < num_max.saturating_mul(nth + 1) {
+            // One whose slot is held by a failed copy cannot be stored yet.
+            let is_lost = copies.is_lost(&state.keys[chunk]);
+            if !is_lost && state.blocks_of(chunk, group).is_some() {
                 let end = u32::try_from(chunk + 1).unwrap_or(u32::MAX).saturating_mul(group.chunk_tokens());
                 offered.push(Offered { end, group: nth, chunk, key: state.keys[chunk] });
             } else if group.kind == GroupKind::Full {
                 // A tail without its head is of no use.
                 break;
             } else if chunk == state.next_store {
-                // Out of the window before it could be stored.
+                // Out of the window, or likely to be, before it could be stored.
                 state.next_store += 1;
             }
             chunk += 1;
@@ -255,6 +259,7 @@ fn store(
     let pool_of = |group: GroupIdx| options.groups[group.0 as usize].pool;
     let mut copy = OpenCopy::new(&plan, request.arrival, job.token, options.num_workers, pool_of);
     copy.first_chunks = first_chunks;
+    copy.keys = job.keys;
     request.num_open += 1;
     copies.begin(copy, now);
     plan

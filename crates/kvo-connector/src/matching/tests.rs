@@ -45,18 +45,18 @@ fn oracle(groups: &[GroupOptions], wish: &Wish, tiers: &Tiers) -> Option<Boundar
         if usable <= wish.computed {
             return None;
         }
-        let mut is_later = false;
+        let mut later = None;
         for (nth, group) in groups.iter().enumerate() {
             for token in tokens_needed(group, wish, end)? {
                 let chunk = (token / (group.block_tokens * group.blocks_per_chunk)) as usize;
                 match tiers.chunks.get(&(nth, chunk)) {
                     Some(Found::Ready) => {}
-                    Some(Found::Later) => is_later = true,
+                    Some(Found::Later) => later = later.or(Some((nth, chunk))),
                     _ => return None,
                 }
             }
         }
-        Some(Boundary { end, usable, is_later })
+        Some(Boundary { end, usable, later })
     })
 }
 

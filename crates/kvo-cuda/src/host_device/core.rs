@@ -276,9 +276,12 @@ impl Core {
             None => false,
             Some(Item::Kernel { .. }) => true,
             Some(Item::Point(point)) => self.streams.has_passed(*point),
-            Some(Item::Mark(ticket, mark)) => {
-                !matches!(self.queue.mark(*ticket, *mark), Ok(MarkState::Queued | MarkState::Issued))
-            }
+            Some(Item::Mark(ticket, mark)) => match self.queue.mark(*ticket, *mark) {
+                Ok(MarkState::Queued | MarkState::Issued) => false,
+                // What is held may still be written.
+                Ok(MarkState::Over) => !self.queue.is_held(*ticket),
+                Ok(MarkState::Copied) | Err(_) => true,
+            },
         }
     }
 
