@@ -719,3 +719,17 @@ fn a_copy_that_a_device_holds_for_ever_keeps_no_engine_awake() {
     let _ = bench.connector.request_finished(RequestId(1));
     assert!(!bench.connector.has_pending_work());
 }
+
+#[test]
+fn chunks_whose_store_by_another_request_failed_are_offered_again() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.begin(2, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let plan = bench.compute(2, 0, 3 * CHUNK);
+    bench.done(&plan);
+    bench.report(store, CopyResult::Failed);
+    let plan = bench.compute(2, 3 * CHUNK, 4 * CHUNK);
+    bench.done(&plan);
+    assert_eq!(bench.connector.counts().evictable, 4, "no tail without its head");
+}

@@ -32,6 +32,9 @@ pub trait OffloadManager: Send {
         PrefixLookup { ready: keys.len(), end: None }
     }
 
+    /// Whether the primary tier has a chunk, ready or pending. Asks no other tier, and counts as no lookup.
+    fn peek(&self, key: &OffloadKey) -> LookupResult;
+
     /// Pins the first of `keys`, up to the one that is not ready, until the step [ends](Self::on_schedule_end) or the
     /// cache is reset, so that what a lookup of this step has found can be loaded in it. Returns how many.
     ///

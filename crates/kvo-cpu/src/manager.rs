@@ -473,6 +473,10 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         PrefixLookup { ready, end }
     }
 
+    fn peek(&self, key: &OffloadKey) -> LookupResult {
+        Self::peek(self, key)
+    }
+
     fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
         let before = self.reserved.len();
         let Self { slots, reserved, .. } = self;

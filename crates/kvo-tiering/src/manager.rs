@@ -472,6 +472,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         }
     }
 
+    fn peek(&self, key: &OffloadKey) -> LookupResult {
+        self.primary.peek(key)
+    }
+
     fn reserve(&mut self, keys: &[OffloadKey]) -> usize {
         self.primary.reserve(keys)
     }

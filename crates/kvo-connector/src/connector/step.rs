@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvo_core::{
-    BlockId, GroupIdx, OffloadKey, OffloadManager, Refusal, RequestError, RequestId, StoreJob, StoreOutcome,
-    TransferClass,
+    BlockId, GroupIdx, LookupResult, OffloadKey, OffloadManager, Refusal, RequestError, RequestId, StoreJob,
+    StoreOutcome, TransferClass,
 };
 
 use super::Connector;
@@ -159,10 +159,17 @@ impl<M: OffloadManager> Connector<M> {
             keys.extend(offered.iter().map(|chunk| chunk.key));
             match manager.prepare_store(&mut request.context, keys) {
                 Ok(StoreOutcome::Prepared(job)) => {
-                    pass(request, offered);
+                    let are_all = pass(request, offered, &job.keys, manager);
                     stores.push(store(request, options, copies, offered, job, now));
+                    if !are_all {
+                        return;
+                    }
                 }
-                Ok(StoreOutcome::NothingToStore) => pass(request, offered),
+                Ok(StoreOutcome::NothingToStore) => {
+                    if !pass(request, offered, &[], manager) {
+                        return;
+                    }
+                }
                 Ok(StoreOutcome::Refused(Refusal { free, evictable, .. })) => {
                     stats.offers_refused += 1;
                     // The head of it may fit.
@@ -228,12 +235,29 @@ fn next_offer(
     !offered.is_empty()
 }
 
-/// Chunks that were offered are not offered again.
-fn pass(request: &mut Request, offered: &[Offered]) {
+/// Chunks that were offered are not offered again: up to one that is pending for somebody else, who may fail and leave a
+/// tail without its head. Says whether they are all of them.
+fn pass(
+    request: &mut Request,
+    offered: &[Offered],
+    taken: &[OffloadKey],
+    manager: &impl OffloadManager,
+) -> bool {
+    let mut taken = taken.iter().peekable();
+    let mut are_all = true;
     for chunk in offered {
+        let is_taken = taken.next_if(|key| **key == chunk.key).is_some();
         let next = &mut request.groups[chunk.group].next_store;
-        *next = (*next).max(chunk.chunk + 1);
+        if is_taken || manager.peek(&chunk.key) != LookupResult::HitPending {
+            // Not past one that was not passed.
+            if are_all {
+                *next = (*next).max(chunk.chunk + 1);
+            }
+        } else {
+            are_all = false;
+        }
     }
+    are_all
 }
 
 /// The plan for the chunks that the tier takes.
