@@ -105,8 +105,13 @@ impl Scheduler {
     fn prefill(&mut self, id: u64, of: u64, tokens: u32) -> anyhow::Result<()> {
         self.announce(id, of, tokens)?;
         let blocks = self.blocks(tokens / BLOCK_TOKENS);
-        let scheduled =
-            [Scheduled { request: RequestId(id), new_blocks: &[&blocks], computed: 0, settled: tokens }];
+        let scheduled = [Scheduled {
+            request: RequestId(id),
+            kept_blocks: &[],
+            new_blocks: &[&blocks],
+            computed: 0,
+            settled: tokens,
+        }];
         let plan = self.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled })?;
         self.report(plan.stores.iter().map(|store| store.copy))
     }
@@ -146,6 +151,7 @@ impl Scheduler {
             .zip(&tables)
             .map(|(id, new_blocks)| Scheduled {
                 request: RequestId(id),
+                kept_blocks: &[],
                 new_blocks,
                 computed,
                 settled: computed + 1,

@@ -51,6 +51,7 @@ pub struct Connector<M> {
     /// Finished requests with copies under way, by arrival.
     lingering: HashMap<u64, Lingering>,
     next_arrival: u64,
+    num_steps: u64,
     copies: Copies,
     /// Loads that the next plan has.
     loads: Vec<CopyPlan>,
@@ -141,6 +142,7 @@ impl<M: OffloadManager> Connector<M> {
             requests: HashMap::new(),
             lingering: HashMap::new(),
             next_arrival: 0,
+            num_steps: 0,
             copies: Copies::default(),
             loads: Vec::new(),
             matched: Vec::new(),
@@ -267,7 +269,11 @@ impl<M: OffloadManager> Connector<M> {
                 }
             }
             (Direction::Store, Some(request)) if has_failed => {
-                request.failed_stores += 1;
+                // One bad fence fails all stores of a step.
+                if request.failed_in_step != Some(self.num_steps) {
+                    request.failed_in_step = Some(self.num_steps);
+                    request.failed_stores += 1;
+                }
                 for (group, first) in request.groups.iter_mut().zip(first_chunks) {
                     group.next_store = first.map_or(group.next_store, |first| group.next_store.min(first));
                 }
@@ -306,7 +312,9 @@ impl<M: OffloadManager> Connector<M> {
         } else if let Some(lingering) = self.lingering.get_mut(&arrival) {
             lingering.num_open -= 1;
             if lingering.num_open == 0 {
-                self.settled.push(lingering.request);
+                if self.options.keeps_blocks {
+                    self.settled.push(lingering.request);
+                }
                 self.lingering.remove(&arrival);
             }
         }
@@ -332,13 +340,15 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// Moves the finished requests whose blocks no copy uses any more, of those that had copies open at their finish, to
-    /// the end of `settled`, each once.
+    /// the end of `settled`, each once. An engine that gives blocks to others at once says so by
+    /// [`keeps_blocks`](ConnectorOptions::keeps_blocks), or the list grows.
     pub fn take_settled(&mut self, settled: &mut Vec<RequestId>) {
         settled.append(&mut self.settled);
     }
 
     /// Drops every chunk of the primary tier. Copies that are under way are void; until they are over nothing is loaded,
-    /// stored, or brought up from lower tiers. Requests go on, and their blocks are offered again.
+    /// stored, or brought up from lower tiers: a copy that a device never lets go of keeps offloading off, as its slot may
+    /// be written at any time. Requests go on, and their blocks are offered again.
     ///
     /// Events that were not taken before tell of chunks that are gone.
     pub fn reset(&mut self) -> Flush {

@@ -93,6 +93,18 @@ pub enum ConnectorError {
         /// Which block of the table.
         block: usize,
     },
+    /// More blocks are said to be kept than the connector knows of.
+    #[error("request {req}, group {}: {kept} blocks are kept of {known}", group.0)]
+    TooManyKept {
+        /// The request.
+        req: RequestId,
+        /// The group.
+        group: GroupIdx,
+        /// What was given.
+        kept: usize,
+        /// What the connector knows of.
+        known: usize,
+    },
     /// Fewer tokens are final than were before.
     #[error(
         "request {req}: {settled} tokens are settled, and {before} were before: preempt it to take tokens back"

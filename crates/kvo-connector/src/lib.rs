@@ -21,6 +21,7 @@
 //! | blocks were allocated for what was found | [`blocks_allocated`](Connector::blocks_allocated) |
 //! | a step is scheduled, requests are preempted | [`build_step`](Connector::build_step) |
 //! | a copy has ended at a worker | [`copy_reported`](Connector::copy_reported), [`copy_released`](Connector::copy_released) |
+//! | time passes | [`take_late`](Connector::take_late), for workers that have died |
 //! | a request is finished or aborted | [`request_finished`](Connector::request_finished) |
 //! | its blocks are free | [`take_settled`](Connector::take_settled), or at once: plans say what to wait for |
 //! | the weights have changed | [`reset`](Connector::reset) |
@@ -77,7 +78,7 @@
 //!             };
 //!             let mut step = StepInput::default();
 //!             let new_blocks = [if is_allocated { &blocks[..0] } else { &blocks[..] }];
-//!             let compute = [Scheduled { request: id, new_blocks: &new_blocks, computed, settled: tokens.len() as u32 }];
+//!             let compute = [Scheduled { request: id, kept_blocks: &[], new_blocks: &new_blocks, computed, settled: tokens.len() as u32 }];
 //!             if found > 0 {
 //!                 connector.blocks_allocated(id, &[&blocks])?;
 //!                 is_allocated = true;

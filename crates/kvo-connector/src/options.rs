@@ -72,13 +72,17 @@ pub struct ConnectorOptions {
     pub copy_patience: Duration,
     /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
     pub offer_chunks_max: usize,
-    /// Stores of a request that may fail before it stores no more.
+    /// Steps in which stores of a request may fail before it stores no more.
     pub failed_stores_max: u32,
+    /// Whether the engine keeps the blocks of a finished request until [`take_settled`](crate::Connector::take_settled)
+    /// names it, and so calls that; without, nobody remembers such requests.
+    pub keeps_blocks: bool,
 }
 
 impl ConnectorOptions {
     /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
-    /// have a second, copies a minute, offers 64 chunks, and 3 stores may fail.
+    /// have a second, copies a minute, offers 64 chunks, stores may
+    /// fail in 3 steps, and blocks are kept until they are named.
     pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
         Self {
             groups,
@@ -89,6 +93,7 @@ impl ConnectorOptions {
             copy_patience: Duration::from_mins(1),
             offer_chunks_max: 64,
             failed_stores_max: 3,
+            keeps_blocks: true,
         }
     }
 

@@ -72,6 +72,9 @@ impl CopyPlan {
 }
 
 /// What a step's worker does, in this order.
+///
+/// Every copy that is in a plan is to be reported by every worker: one that does not run a plan, or whose compute fails,
+/// reports its copies as [failed](crate::CopyResult::Failed). Nobody else gives their slots and blocks back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
     /// Copies that use blocks which this step's compute writes. Compute begins when they are over.

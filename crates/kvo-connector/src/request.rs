@@ -39,6 +39,7 @@ pub(crate) struct Request {
     /// A load of it has failed: it is to compute.
     pub(crate) reads_no_more: bool,
     pub(crate) failed_stores: u32,
+    pub(crate) failed_in_step: Option<u64>,
     /// A tier wants all its chunks, those that it loads among them.
     pub(crate) offers_all: bool,
 }
@@ -86,6 +87,7 @@ impl Request {
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,
+            failed_in_step: None,
             offers_all: false,
         }
     }
@@ -159,6 +161,12 @@ impl GroupState {
             gone.fill(None);
             self.num_gone = num_gone;
         }
+    }
+
+    /// The engine has the first `kept` blocks still, and no others.
+    pub(crate) fn keep(&mut self, kept: usize) {
+        self.table.truncate(kept);
+        self.num_gone = self.num_gone.min(kept);
     }
 
     /// The engine says anew which blocks it has.

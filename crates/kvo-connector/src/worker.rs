@@ -17,7 +17,7 @@ use crate::{CopyId, CopyPlan, CopyResult, StepPlan, WorkerError};
 /// How a [`Worker`] is made.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOptions {
-    /// How long a copy may take, from the time that it is started; without, as long as it takes.
+    /// How long a copy may take, from the time that the device takes it; without, as long as it takes.
     pub deadline: Option<Duration>,
     /// How copies are cut, and how many bytes of a load at least a layer's mark stands behind.
     pub plan: PlanOptions,

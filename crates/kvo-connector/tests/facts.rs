@@ -59,7 +59,13 @@ impl Bench {
 
     fn compute_in(&mut self, id: u64, blocks: &[Option<BlockId>], computed: u32, settled: u32) -> StepPlan {
         let new_blocks = [blocks];
-        let scheduled = [Scheduled { request: RequestId(id), new_blocks: &new_blocks, computed, settled }];
+        let scheduled = [Scheduled {
+            request: RequestId(id),
+            kept_blocks: &[],
+            new_blocks: &new_blocks,
+            computed,
+            settled,
+        }];
         self.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap()
     }
 
@@ -465,6 +471,55 @@ fn what_may_be_computed_again_is_not_stored() {
 }
 
 #[test]
+fn a_block_that_was_taken_back_is_not_stored() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(3);
+    // Two blocks for a draft, of which one is given back, and another one comes in its place.
+    bench.compute_in(1, &blocks, 0, CHUNK);
+    let other = bench.blocks(2);
+    let step = |kept: usize, new_blocks: &[&[Option<BlockId>]], bench: &mut Bench| {
+        let scheduled = [Scheduled {
+            request: RequestId(1),
+            kept_blocks: &[kept],
+            new_blocks,
+            computed: CHUNK,
+            settled: 3 * CHUNK,
+        }];
+        bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled })
+    };
+    let error = step(4, &[], &mut bench).unwrap_err();
+    assert!(matches!(error, ConnectorError::TooManyKept { kept: 4, known: 3, .. }), "{error}");
+    let plan = step(2, &[&other], &mut bench).unwrap();
+    let stored: Vec<_> = plan.stores[0].chunks().flat_map(|chunk| chunk.blocks.to_vec()).collect();
+    assert_eq!(stored, [blocks[1].unwrap(), other[0].unwrap()]);
+}
+
+#[test]
+fn all_stores_of_a_step_that_fail_are_one_failure() {
+    let mut bench = bench_with(64, |options| options.offer_chunks_max = 2);
+    bench.begin(1, &tokens(1, 20 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 20 * CHUNK);
+    assert_eq!(plan.stores.len(), 10);
+    for store in &plan.stores {
+        bench.report(store.copy, CopyResult::Failed);
+    }
+    assert_eq!(num_chunks(&bench.compute_in(1, &[], 20 * CHUNK, 20 * CHUNK)), 20);
+}
+
+#[test]
+fn whoever_gives_blocks_away_at_once_is_told_of_no_request() {
+    let mut bench = bench_with(8, |options| options.keeps_blocks = false);
+    bench.begin(1, &tokens(1, CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, CHUNK);
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
+    bench.done(&plan);
+    let mut settled = Vec::new();
+    bench.connector.take_settled(&mut settled);
+    assert_eq!(settled, []);
+}
+
+#[test]
 fn loads_begin_and_end_inside_chunks() {
     let mut bench = bench_with(8, |options| options.groups[0].blocks_per_chunk = 4);
     let prompt = tokens(1, 12 * CHUNK + 1);
@@ -498,7 +553,13 @@ fn a_step_that_does_not_fit_changes_nothing() {
     let mut refused = |scheduled: Scheduled<'_>, preempted: &[RequestId]| {
         bench.connector.build_step(&StepInput { preempted, scheduled: &[scheduled] }).unwrap_err()
     };
-    let one = Scheduled { request: RequestId(1), new_blocks: &[], computed: 2 * CHUNK, settled: 2 * CHUNK };
+    let one = Scheduled {
+        request: RequestId(1),
+        kept_blocks: &[],
+        new_blocks: &[],
+        computed: 2 * CHUNK,
+        settled: 2 * CHUNK,
+    };
     let back = Scheduled { settled: CHUNK, ..one };
     assert!(matches!(refused(back, &[]), ConnectorError::TokensTakenBack { before: 32, .. }));
     let beyond = Scheduled { settled: 5 * CHUNK, ..one };
@@ -617,7 +678,8 @@ fn a_reset_takes_back_what_was_computed_behind_the_layers_of_a_load() {
     bench.compute(2, 2 * CHUNK, 3 * CHUNK);
     assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
     assert_eq!(bench.report(copy, CopyResult::Failed), CopyOutcome::Void);
-    let scheduled = [Scheduled { request: RequestId(2), new_blocks: &[], computed: 0, settled: CHUNK }];
+    let scheduled =
+        [Scheduled { request: RequestId(2), kept_blocks: &[], new_blocks: &[], computed: 0, settled: CHUNK }];
     let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled });
     assert_eq!(plan.as_ref().map(num_chunks), Ok(1), "it computes, as it was told");
 }
@@ -643,8 +705,13 @@ fn offers_may_be_as_large_as_there_are_numbers() {
     bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
     let blocks = bench.blocks(2);
     let new_blocks = [&blocks[..], &blocks[..]];
-    let scheduled =
-        [Scheduled { request: RequestId(1), new_blocks: &new_blocks, computed: 0, settled: 2 * CHUNK }];
+    let scheduled = [Scheduled {
+        request: RequestId(1),
+        kept_blocks: &[],
+        new_blocks: &new_blocks,
+        computed: 0,
+        settled: 2 * CHUNK,
+    }];
     let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
     assert_eq!(num_chunks(&plan), 4);
 }
@@ -658,7 +725,13 @@ fn a_request_of_as_many_tokens_as_there_are_numbers_is_served() {
     });
     bench.connector.new_request(RequestId(1), u32::MAX, RequestParams::default()).unwrap();
     assert_eq!(bench.loadable(1, u32::MAX - 5), 0);
-    let last = Scheduled { request: RequestId(1), new_blocks: &[], computed: u32::MAX, settled: u32::MAX };
+    let last = Scheduled {
+        request: RequestId(1),
+        kept_blocks: &[],
+        new_blocks: &[],
+        computed: u32::MAX,
+        settled: u32::MAX,
+    };
     bench.connector.build_step(&StepInput { preempted: &[], scheduled: &[last] }).unwrap();
 }
 

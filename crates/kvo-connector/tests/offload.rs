@@ -147,7 +147,13 @@ impl Engine {
             self.step(&StepInput::default());
             new_blocks = [&[]];
         }
-        let compute = Scheduled { request: id, new_blocks: &new_blocks, computed: found, settled: num };
+        let compute = Scheduled {
+            request: id,
+            kept_blocks: &[],
+            new_blocks: &new_blocks,
+            computed: found,
+            settled: num,
+        };
         self.step(&StepInput { preempted: &[], scheduled: &[compute] });
         let _ = self.offload.connector.request_finished(id).unwrap();
         found

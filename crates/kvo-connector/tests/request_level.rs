@@ -72,8 +72,13 @@ fn a_tier_that_wants_all_chunks_is_given_those_that_are_loaded() {
             connector.copy_reported(copy, 0, CopyResult::Done).unwrap();
             (computed, new_blocks) = (2 * CHUNK, [&blocks[..0]]);
         }
-        let scheduled =
-            [Scheduled { request: id, new_blocks: &new_blocks, computed, settled: 2 * CHUNK + 1 }];
+        let scheduled = [Scheduled {
+            request: id,
+            kept_blocks: &[],
+            new_blocks: &new_blocks,
+            computed,
+            settled: 2 * CHUNK + 1,
+        }];
         let plan = connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
         for store in &plan.stores {
             connector.copy_reported(store.copy, 0, CopyResult::Done).unwrap();

@@ -68,8 +68,13 @@ impl Plans {
     fn store(&mut self, id: u64, document: u32, block: u32) -> StepPlan {
         self.begin(id, document, CHUNK);
         let new_blocks: [&[_]; 1] = [&[Some(BlockId(block))]];
-        let scheduled =
-            [Scheduled { request: RequestId(id), new_blocks: &new_blocks, computed: 0, settled: CHUNK }];
+        let scheduled = [Scheduled {
+            request: RequestId(id),
+            kept_blocks: &[],
+            new_blocks: &new_blocks,
+            computed: 0,
+            settled: CHUNK,
+        }];
         let plan = self.0.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
         assert_eq!(plan.stores.len(), 1);
         plan

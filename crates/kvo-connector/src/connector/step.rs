@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvo_core::{
-    BlockId, GroupIdx, LookupResult, OffloadKey, OffloadManager, Refusal, RequestError, RequestId, StoreJob,
-    StoreOutcome, TransferClass,
+    BlockId, ChunkCounts, GroupIdx, LookupResult, OffloadKey, OffloadManager, Refusal, RequestError,
+    RequestId, StoreJob, StoreOutcome, TransferClass,
 };
 
 use super::Connector;
@@ -21,7 +21,10 @@ use crate::{
 pub struct Scheduled<'a> {
     /// The request.
     pub request: RequestId,
-    /// Blocks behind those that the connector knows of, by group in the order of their indices: new ones, and for a request
+    /// Of the blocks that the connector knows of, so many are still the request's, by group: fewer than all if the engine has
+    /// taken some back, as those that a draft was to fill. Empty for all of them.
+    pub kept_blocks: &'a [usize],
+    /// Blocks behind those, by group in the order of their indices: new ones, and for a request
     /// that starts also those that were found on the GPU. Nothing stands for a block that the engine does not have.
     pub new_blocks: &'a [&'a [Option<BlockId>]],
     /// Tokens whose KV was in blocks before this step, or is brought by a load that its compute is ordered behind. What
@@ -64,10 +67,11 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// # Errors
     /// Names the first request that does not fit; then nothing has changed, and the step has not ended:
-    /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TokensTakenBack`],
-    /// [`ConnectorError::TooManyTokens`].
+    /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TooManyKept`],
+    /// [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`].
     pub fn build_step(&mut self, input: &StepInput<'_>) -> Result<StepPlan, ConnectorError> {
         self.check(input)?;
+        self.num_steps += 1;
         for id in input.preempted {
             self.preempt(*id);
         }
@@ -97,12 +101,20 @@ impl<M: OffloadManager> Connector<M> {
         for id in input.preempted {
             known(id)?;
         }
-        for Scheduled { request: id, new_blocks, computed, settled } in input.scheduled {
+        for Scheduled { request: id, kept_blocks, new_blocks, computed, settled } in input.scheduled {
             let request = known(id)?;
             let (req, settled) = (*id, *settled);
-            let (given, groups) = (new_blocks.len(), self.options.groups.len());
-            if given != groups && given != 0 {
+            let groups = self.options.groups.len();
+            if let Some(given) =
+                [kept_blocks.len(), new_blocks.len()].into_iter().find(|given| ![0, groups].contains(given))
+            {
                 return Err(ConnectorError::WrongNumberOfTables { req, given, groups });
+            }
+            for ((kept, state), group) in kept_blocks.iter().zip(&request.groups).zip(0..) {
+                let (kept, known, group) = (*kept, state.table.len(), GroupIdx(group));
+                if kept > known {
+                    return Err(ConnectorError::TooManyKept { req, group, kept, known });
+                }
             }
             let before = if input.preempted.contains(id) { 0 } else { request.settled };
             if settled < before {
@@ -130,6 +142,9 @@ impl<M: OffloadManager> Connector<M> {
     fn schedule(&mut self, scheduled: &Scheduled<'_>, wait_for: &mut Vec<CopyId>) {
         let Self { options, requests, copies, .. } = self;
         let request = requests.get_mut(&scheduled.request).expect("every request was looked for");
+        for (state, kept) in request.groups.iter_mut().zip(scheduled.kept_blocks) {
+            state.keep(*kept);
+        }
         for (state, new) in request.groups.iter_mut().zip(scheduled.new_blocks) {
             state.table.extend_from_slice(new);
         }
@@ -150,6 +165,11 @@ impl<M: OffloadManager> Connector<M> {
         let Self { options, requests, scratch, manager, copies, stats, .. } = self;
         let request = requests.get_mut(&id).expect("every request was looked for");
         if request.loading.is_some() || request.failed_stores > options.failed_stores_max {
+            return;
+        }
+        // So that a refusal costs next to nothing, however many are refused in however many steps.
+        let ChunkCounts { free, evictable, .. } = manager.counts();
+        if free == 0 && evictable == 0 && !request.offers_all {
             return;
         }
         let Scratch { offered, keys } = scratch;

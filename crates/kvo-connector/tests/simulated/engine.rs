@@ -483,6 +483,9 @@ impl Engine {
                 1 + u32::try_from(random.below(u64::from(left.min(16)))).unwrap()
             };
             request.leave_behind(&self.setup.groups, &mut self.free);
+            if self.setup.drafts && random.one_in(3) {
+                request.take_back(&self.setup.groups, &mut self.free);
+            }
             let (from, to) = (request.computed, request.computed + count);
             if allocate(request, &self.setup.groups, &mut self.free, from, to, random) {
                 pieces.push((id, count));
@@ -520,6 +523,7 @@ impl Engine {
             .zip(&new)
             .map(|((id, count), new_blocks)| Scheduled {
                 request: RequestId(*id),
+                kept_blocks: &self.requests[id].told,
                 new_blocks,
                 computed: self.requests[id].computed,
                 settled: self.requests[id].computed + count - draft(id),
@@ -707,6 +711,15 @@ impl Request {
 
     fn new_blocks(&self) -> Vec<&[Option<BlockId>]> {
         self.tables.iter().zip(&self.told).map(|(table, told)| &table[*told..]).collect()
+    }
+
+    /// Gives back blocks that were for a draft.
+    fn take_back(&mut self, groups: &[GroupOptions], free: &mut BTreeMap<u32, Vec<BlockId>>) {
+        for ((group, table), told) in groups.iter().zip(&mut self.tables).zip(&mut self.told) {
+            let needed = self.computed.div_ceil(group.block_tokens) as usize;
+            free.get_mut(&group.pool).unwrap().extend(table.drain(needed.min(table.len())..).flatten());
+            *told = (*told).min(table.len());
+        }
     }
 
     /// Gives back blocks that the next token does not attend to.
