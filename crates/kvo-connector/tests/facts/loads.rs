@@ -1,0 +1,292 @@
+//! What can be loaded, and how a load ends.
+
+use std::time::Duration;
+
+use kvo_connector::{
+    ConnectorError, CopyOutcome, CopyResult, Finish, GroupKind, GroupOptions, PrefixMatch, RequestParams,
+    Scheduled, StepInput,
+};
+use kvo_core::RequestId;
+
+use crate::rig::{CHUNK, bench, bench_with, num_chunks, tokens};
+
+/// The reference's end-to-end experiment: of 64 chunks the last 16 were replaced.
+#[test]
+fn what_later_traffic_has_left_can_be_loaded() {
+    let mut bench = bench(64);
+    let prompt = tokens(1, 64 * CHUNK + 1);
+    bench.serve(1, &prompt);
+    bench.serve(2, &tokens(2, 16 * CHUNK));
+    bench.begin(3, &prompt, RequestParams::default());
+    assert_eq!(bench.loadable(3, 0), 768);
+    let copy = bench.load(3, 768);
+    let plan = bench.idle();
+    assert_eq!((plan.loads.len(), plan.loads[0].copy, plan.loads[0].chunks().len()), (1, copy, 48));
+    let outcome = bench.report(copy, CopyResult::Done);
+    assert_eq!(outcome, CopyOutcome::Loaded { request: RequestId(3), computed: 768 });
+    assert_eq!(bench.connector.counts().pinned, 0);
+}
+
+#[test]
+fn a_match_can_be_loaded_in_its_step_whatever_others_store() {
+    let mut bench = bench(2);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.begin(3, &tokens(3, CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    // The other one's store comes first, and finds no room.
+    let blocks = bench.blocks(2);
+    let copy = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap();
+    let plan = bench.compute(3, 0, CHUNK);
+    assert_eq!((plan.loads[0].copy, plan.stores.len()), (copy, 0));
+    bench.done(&plan);
+    // It is offered again, and now there is room.
+    let plan = bench.compute_in(3, &[], CHUNK, CHUNK);
+    assert_eq!(num_chunks(&plan), 1);
+}
+
+#[test]
+fn a_match_that_is_not_taken_up_is_gone_with_its_step() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    assert_eq!(bench.connector.counts().pinned, 2);
+    bench.idle();
+    assert_eq!(bench.connector.counts().pinned, 0);
+    let blocks = bench.blocks(2);
+    let error = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap_err();
+    assert_eq!(error, ConnectorError::NoMatch { req: RequestId(2) });
+}
+
+#[test]
+fn whoever_finds_a_chunk_on_its_way_asks_again_until_its_patience_ends() {
+    let mut bench = bench(4);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 2 * CHUNK);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+    bench.clock.advance(Duration::from_secs(1));
+    assert_eq!(bench.loadable(2, 0), 0);
+    assert_eq!(bench.connector.stats().patience_ended, 1);
+    // What is there without them is good.
+    bench.done(&plan);
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+}
+
+#[test]
+fn a_load_waits_for_the_stores_of_blocks_that_it_writes() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    let blocks = bench.blocks(1);
+    let store = bench.compute_in(2, &blocks, 0, CHUNK).stores[0].copy;
+    bench.begin(3, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(3, 0), 2 * CHUNK);
+    let table = [bench.blocks(1)[0], blocks[0]];
+    bench.connector.blocks_allocated(RequestId(3), &[&table]).unwrap();
+    assert_eq!(bench.idle().loads[0].after, [store]);
+}
+
+#[test]
+fn a_load_that_fails_is_not_tried_again() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    let copy = bench.load(2, 2 * CHUNK);
+    bench.idle();
+    let error = bench.connector.match_prefix(RequestId(2), 0).unwrap_err();
+    assert_eq!(error, ConnectorError::Loading { req: RequestId(2) });
+    let outcome = bench.report(copy, CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 });
+    assert_eq!(bench.loadable(2, 0), 0);
+    assert_eq!(bench.connector.counts().pinned, 0);
+}
+
+/// B10: the first of several workers to finish let go of what others still read.
+#[test]
+fn a_load_is_over_when_every_worker_has_reported_it() {
+    let mut bench = bench_with(8, |options| options.num_workers = 3);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    for worker in [2, 0] {
+        assert_eq!(bench.connector.copy_reported(store, worker, CopyResult::Done), Ok(CopyOutcome::Open));
+        assert_eq!(bench.connector.counts().pending, 2);
+    }
+    let again = bench.connector.copy_reported(store, 0, CopyResult::Done).unwrap_err();
+    assert_eq!(again, ConnectorError::NotOpen { copy: store, worker: 0 });
+    assert!(bench.connector.copy_reported(store, 3, CopyResult::Done).is_err());
+    let stored = bench.connector.copy_reported(store, 1, CopyResult::Done).unwrap();
+    assert_eq!(stored, CopyOutcome::Stored { request: RequestId(1) });
+    assert!(bench.connector.copy_reported(store, 1, CopyResult::Done).is_err());
+
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let load = bench.load(2, 2 * CHUNK);
+    bench.idle();
+    bench.connector.copy_reported(load, 0, CopyResult::Failed).unwrap();
+    bench.connector.copy_reported(load, 1, CopyResult::Done).unwrap();
+    assert_eq!(bench.connector.counts().pinned, 2);
+    let outcome = bench.connector.copy_reported(load, 2, CopyResult::Done).unwrap();
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 });
+    assert_eq!(bench.connector.counts().pinned, 0);
+}
+
+#[test]
+fn nothing_is_loaded_or_stored_before_the_copies_of_before_a_reset_are_over() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(2, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(2, 0, CHUNK).stores[0].copy;
+    bench.begin(3, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(3, 0);
+    let load = bench.load(3, 2 * CHUNK);
+    bench.idle();
+    let flush = bench.connector.reset();
+    assert_eq!((flush.loads_void, flush.copies_open), (vec![RequestId(3)], 2));
+    assert_eq!(bench.connector.counts().free, 8);
+    assert_eq!(num_chunks(&bench.compute(2, CHUNK, 2 * CHUNK)), 0);
+    assert_eq!(bench.loadable(3, 0), 0);
+    assert_eq!(bench.report(load, CopyResult::Done), CopyOutcome::Void);
+    assert_eq!(num_chunks(&bench.compute_in(2, &[], 2 * CHUNK, 2 * CHUNK)), 0);
+    assert_eq!(bench.report(store, CopyResult::Done), CopyOutcome::Void);
+    assert_eq!(bench.connector.counts().free, 8, "what was stored before the reset is not there after it");
+    assert_eq!(num_chunks(&bench.compute_in(2, &[], 2 * CHUNK, 2 * CHUNK)), 2, "offered again");
+}
+
+#[test]
+fn loads_begin_and_end_inside_chunks() {
+    let mut bench = bench_with(8, |options| options.groups[0].blocks_per_chunk = 4);
+    let prompt = tokens(1, 12 * CHUNK + 1);
+    bench.serve(1, &prompt);
+    for skip in 0..4 {
+        let id = 10 + u64::from(skip);
+        bench.begin(id, &prompt, RequestParams::default());
+        let limit = RequestParams { load_tokens_max: Some((9 - skip) * CHUNK), ..RequestParams::default() };
+        assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
+        bench.begin(id, &prompt, limit);
+        assert_eq!(bench.loadable(id, skip * CHUNK), (9 - skip) * CHUNK);
+        let blocks = bench.blocks(9);
+        bench.connector.blocks_allocated(RequestId(id), &[&blocks]).unwrap();
+        let plan = bench.idle();
+        let chunks: Vec<_> = plan.loads[0].chunks().map(|chunk| (chunk.skip, chunk.blocks.len())).collect();
+        assert_eq!(chunks, [(skip, 4 - skip as usize), (0, 4), (0, 1)]);
+        let loaded: Vec<_> = plan.loads[0].chunks().flat_map(|chunk| chunk.blocks.to_vec()).collect();
+        let wanted: Vec<_> = blocks[skip as usize..].iter().copied().flatten().collect();
+        assert_eq!(loaded, wanted);
+        bench.done(&plan);
+        assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
+    }
+}
+
+#[test]
+fn a_block_for_a_state_that_was_not_loaded_is_never_stored() {
+    let mut bench = bench_with(8, |options| options.groups[0].kind = GroupKind::State);
+    let prompt = tokens(1, 2 * CHUNK + 1);
+    bench.begin(1, &prompt, RequestParams::default());
+    let blocks = [None, bench.blocks(1)[0]];
+    let plan = bench.compute_in(1, &blocks, 0, 2 * CHUNK);
+    assert_eq!(num_chunks(&plan), 1, "that of the second block");
+    bench.done(&plan);
+    bench.begin(2, &prompt, RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    let copy = bench.load(2, 2 * CHUNK);
+    assert_eq!(bench.idle().loads[0].chunks().len(), 1);
+    bench.report(copy, CopyResult::Done);
+    let blocks = bench.blocks(1);
+    let plan = bench.compute_in(2, &blocks, 2 * CHUNK, 2 * CHUNK + 1);
+    assert_eq!(num_chunks(&plan), 0, "nothing was ever written into the first block");
+}
+
+#[test]
+fn a_failed_load_has_spoilt_the_block_in_which_it_began() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, CHUNK + 4), CHUNK - 4);
+    let copy = bench.load(2, 2 * CHUNK);
+    assert_eq!(
+        bench.idle().loads[0].chunks().map(|chunk| (chunk.skip, chunk.blocks.len())).collect::<Vec<_>>(),
+        [(0, 1)]
+    );
+    let outcome = bench.report(copy, CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: CHUNK });
+}
+
+#[test]
+fn a_token_that_comes_after_a_match_does_not_narrow_what_is_loaded() {
+    let mut bench = bench_with(8, |options| options.groups[0] = GroupOptions::window(CHUNK, CHUNK + 1));
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 2 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK - 1);
+    bench.connector.add_hashes(RequestId(2), 2 * CHUNK + 1, &[]).unwrap();
+    bench.load(2, 2 * CHUNK);
+    assert_eq!(
+        bench.idle().loads[0].chunks().len(),
+        2,
+        "the last token attends to the end of the first block"
+    );
+}
+
+#[test]
+fn a_reset_takes_back_what_was_computed_behind_the_layers_of_a_load() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let copy = bench.load(2, 2 * CHUNK);
+    bench.compute(2, 2 * CHUNK, 3 * CHUNK);
+    assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+    assert_eq!(bench.report(copy, CopyResult::Failed), CopyOutcome::Void);
+    let scheduled =
+        [Scheduled { request: RequestId(2), kept_blocks: &[], new_blocks: &[], computed: 0, settled: CHUNK }];
+    let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled });
+    assert_eq!(plan.as_ref().map(num_chunks), Ok(1), "it computes, as it was told");
+}
+
+#[test]
+fn a_report_of_a_load_that_no_worker_was_told_of_changes_nothing() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let copy = bench.load(2, 2 * CHUNK);
+    let error = bench.connector.copy_reported(copy, 0, CopyResult::Done);
+    assert_eq!(error, Err(ConnectorError::NotOpen { copy, worker: 0 }));
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+}
+
+#[test]
+fn a_match_pins_nothing_beyond_what_can_be_loaded() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 4 * CHUNK));
+    let params = RequestParams { load_tokens_max: Some(CHUNK), ..RequestParams::default() };
+    bench.begin(2, &tokens(1, 4 * CHUNK + 1), params);
+    assert_eq!(bench.loadable(2, 0), CHUNK);
+    assert_eq!(bench.connector.counts().pinned, 1);
+}
+
+#[test]
+fn nobody_waits_for_the_chunks_of_a_store_that_is_given_up() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.report(store, CopyResult::FailedAndHeld);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::Loadable(0)));
+}
+
+#[test]
+fn patience_begins_anew_when_a_request_does() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    bench.compute(1, 0, 2 * CHUNK);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+    // The engine does not wait.
+    bench.compute(2, 0, CHUNK);
+    bench.clock.advance(Duration::from_secs(5));
+    bench.connector.build_step(&StepInput { preempted: &[RequestId(2)], scheduled: &[] }).unwrap();
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+}

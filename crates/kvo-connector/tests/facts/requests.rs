@@ -1,0 +1,124 @@
+//! Requests, workers and resets.
+
+use std::time::Duration;
+
+use kvo_connector::{
+    ConnectorError, CopyOutcome, CopyResult, Finish, GroupOptions, RequestParams, Scheduled, StepInput,
+    StepPlan,
+};
+use kvo_core::{OffloadManager, RequestId, SlotId};
+
+use crate::rig::{CHUNK, bench, bench_with, tokens};
+
+#[test]
+fn a_table_that_is_too_short_changes_nothing() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let blocks = bench.blocks(1);
+    let error = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap_err();
+    assert!(matches!(error, ConnectorError::NoBlock { block: 1, .. }), "{error}");
+    let error = bench.connector.blocks_allocated(RequestId(2), &[]).unwrap_err();
+    assert!(matches!(error, ConnectorError::WrongNumberOfTables { given: 0, groups: 1, .. }), "{error}");
+    bench.load(2, 2 * CHUNK);
+}
+
+#[test]
+fn what_a_device_holds_stays_until_it_lets_go() {
+    let mut bench = bench(2);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(2);
+    let store = bench.compute_in(1, &blocks, 0, 2 * CHUNK).stores[0].copy;
+    let outcome = bench.report(store, CopyResult::FailedAndHeld);
+    assert_eq!(outcome, CopyOutcome::StoreFailed { request: RequestId(1) });
+    assert_eq!(bench.connector.counts().pending, 2);
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(2, &blocks[..1], 0, CHUNK).wait_for, [store]);
+    bench.connector.copy_released(store, 0).unwrap();
+    assert_eq!(bench.connector.counts().free, 2);
+    assert!(bench.connector.copy_released(store, 0).is_err());
+}
+
+#[test]
+fn a_copy_that_a_worker_never_reports_fails_in_time_and_keeps_what_it_may_touch() {
+    let mut bench = bench_with(8, |options| options.num_workers = 2);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(2);
+    let store = bench.compute_in(1, &blocks, 0, 2 * CHUNK).stores[0].copy;
+    bench.connector.copy_reported(store, 0, CopyResult::Done).unwrap();
+    let mut late = Vec::new();
+    bench.clock.advance(Duration::from_secs(59));
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, []);
+    bench.clock.advance(Duration::from_secs(1));
+    bench.connector.take_late(&mut late);
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, [CopyOutcome::StoreFailed { request: RequestId(1) }]);
+    assert_eq!(bench.connector.counts().pending, 2);
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(2, &blocks[..1], 0, CHUNK).wait_for, [store]);
+    // It comes after all, and is nobody's any more.
+    assert_eq!(bench.connector.copy_reported(store, 1, CopyResult::FailedAndHeld), Ok(CopyOutcome::Open));
+    bench.connector.copy_released(store, 1).unwrap();
+    assert_eq!((bench.connector.counts().pending, bench.connector.stats().copies_late), (1, 1));
+}
+
+#[test]
+fn an_abort_before_a_plan_leaves_nothing_to_copy() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    bench.load(2, 2 * CHUNK);
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+    let plan = bench.idle();
+    assert_eq!(plan, StepPlan::default());
+    assert_eq!(bench.connector.counts().pinned, 0);
+    assert!(!bench.connector.has_pending_work());
+}
+
+#[test]
+fn slots_come_in_the_order_of_chunks() {
+    let mut bench = bench(4);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 2 * CHUNK);
+    let stored: Vec<SlotId> = plan.stores[0].chunks().map(|chunk| chunk.slot).collect();
+    bench.done(&plan);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    bench.load(2, 2 * CHUNK);
+    let loaded: Vec<SlotId> = bench.idle().loads[0].chunks().map(|chunk| chunk.slot).collect();
+    assert_eq!(loaded, stored);
+    assert_eq!(bench.connector.manager().counts().pinned, 2);
+}
+
+#[test]
+fn a_request_of_as_many_tokens_as_there_are_numbers_is_served() {
+    let mut bench = bench_with(8, |options| {
+        options.groups[0] = GroupOptions::window(1, 9);
+        options.hash_tokens = 1;
+        options.recompute_last = false;
+    });
+    bench.connector.new_request(RequestId(1), u32::MAX, RequestParams::default()).unwrap();
+    assert_eq!(bench.loadable(1, u32::MAX - 5), 0);
+    let last = Scheduled {
+        request: RequestId(1),
+        kept_blocks: &[],
+        new_blocks: &[],
+        computed: u32::MAX,
+        settled: u32::MAX,
+    };
+    bench.connector.build_step(&StepInput { preempted: &[], scheduled: &[last] }).unwrap();
+}
+
+#[test]
+fn a_copy_that_a_device_holds_for_ever_keeps_no_engine_awake() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    bench.report(store, CopyResult::FailedAndHeld);
+    let _ = bench.connector.request_finished(RequestId(1));
+    assert!(!bench.connector.has_pending_work());
+}
