@@ -7,7 +7,7 @@ use kvo_bench::{
     Interrupt, Report,
     connector::{ConnectorPlan, ConnectorResults, run_connector},
     new_table, number_cell,
-    nvme::Bound,
+    nvme::points_table,
     progress_bar,
 };
 
@@ -79,20 +79,6 @@ fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()>
         ]);
     }
     writeln!(out, "{requests} requests of {tokens} tokens decode for {steps} steps:\n{table}")?;
-    let mut table = new_table(["what is asked", "is", "is to be", ""]);
-    for point in results.points() {
-        let bound = match point.bound {
-            Bound::AtLeast(least) => format!("at least {least}"),
-            Bound::AtMost(most) => format!("at most {most}"),
-        };
-        let verdict = if point.met { "met" } else { "MISSED" };
-        table.add_row([
-            number_cell(point.what),
-            number_cell(format!("{:.4}", point.value)),
-            number_cell(bound),
-            number_cell(verdict),
-        ]);
-    }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", points_table(&results.points()))?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use kvo_bench::{
     Interrupt, Report,
     device::{DevicePlan, DeviceResults, Scatter, compare_copies, cpu_per_copy, plan},
     new_table, number_cell,
-    nvme::Bound,
+    nvme::points_table,
     progress_bar,
 };
 
@@ -104,20 +104,6 @@ fn print(out: &mut impl Write, results: &DeviceResults, is_cut: bool) -> anyhow:
     if is_cut {
         return Ok(());
     }
-    let mut table = new_table(["what is asked", "is", "is to be", ""]);
-    for point in results.points() {
-        let bound = match point.bound {
-            Bound::AtLeast(least) => format!("at least {least}"),
-            Bound::AtMost(most) => format!("at most {most}"),
-        };
-        let verdict = if point.met { "met" } else { "MISSED" };
-        table.add_row([
-            number_cell(point.what),
-            number_cell(format!("{:.3}", point.value)),
-            number_cell(bound),
-            number_cell(verdict),
-        ]);
-    }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", points_table(&results.points()))?;
     Ok(())
 }

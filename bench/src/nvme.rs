@@ -53,7 +53,7 @@ pub use self::{
     mixed::{MixedKept, MixedResult, READ_DEPTH, STORE_JOBS, run_mixed},
     options::{NvmeBenchOptions, NvmePlan},
     place::{Place, subject_dir},
-    point::{Bound, Point, cpu_points},
+    point::{Bound, Point, cpu_points, points_table},
     range::Range,
     ratio::{Ratio, ratios},
     results::NvmeRunResults,

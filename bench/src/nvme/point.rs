@@ -1,6 +1,9 @@
 //! What a figure is to be, and whether it is.
 
+use comfy_table::Table;
 use serde::Serialize;
+
+use crate::{new_table, number_cell};
 
 use super::{Direction, NvmeCaseResult, Range, Ratio, StoreKind};
 
@@ -50,6 +53,17 @@ impl Point {
         let what = format!("CPU of {subject} over {over}, {direction}, {} KiB", chunk_bytes >> 10);
         Some(Self::new(what, cpu.as_ref()?.median, bound))
     }
+}
+
+/// What is asked, and whether it holds.
+pub fn points_table(points: &[Point]) -> Table {
+    let mut table = new_table(["what is asked", "is", "is to be", ""]);
+    for Point { what, value, bound, met } in points {
+        let met = if *met { "met" } else { "MISSED" };
+        let shown = if value.abs() < 0.01 { format!("{value:.5}") } else { format!("{value:.3}") };
+        table.add_row([what.as_str().into(), number_cell(shown), bound.to_string().into(), met.into()]);
+    }
+    table
 }
 
 impl std::fmt::Display for Bound {

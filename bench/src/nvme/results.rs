@@ -3,7 +3,10 @@
 use comfy_table::Table;
 use serde::Serialize;
 
-use super::{AtRest, Bound, MixedResult, NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work};
+use super::{
+    AtRest, Bound, MixedResult, NvmeCaseResult, NvmePlan, Point, Range, Ratio, Surroundings, Work,
+    points_table,
+};
 use crate::{micro::Preset, new_table, number_cell};
 
 /// The results of `nvme`, and of the same beside other projects.
@@ -151,17 +154,7 @@ impl NvmeRunResults {
 
     /// What is asked, and whether it holds; nothing of a smoke run.
     pub fn points_table(&self) -> Table {
-        let mut table = new_table(["what is asked", "is", "is to be", ""]);
-        for Point { what, value, bound, met } in &self.points {
-            let met = if *met { "met" } else { "MISSED" };
-            table.add_row([
-                what.as_str().into(),
-                number_cell(format!("{value:.3}")),
-                bound.to_string().into(),
-                met.into(),
-            ]);
-        }
-        table
+        points_table(&self.points)
     }
 }
 
