@@ -9,7 +9,7 @@ use kvo_core::{
 };
 
 use crate::{
-    ConnectorError, ConnectorOptions, CopyId, OptionsError, RequestParams,
+    ConnectorError, ConnectorOptions, CopyId, Economy, OptionsError, RequestParams,
     copies::{Copies, CopyResult, OpenCopy, Reported},
     plan::CopyPlan,
     request::Request,
@@ -162,6 +162,18 @@ impl<M: OffloadManager> Connector<M> {
     /// What it was made with.
     pub fn options(&self) -> &ConnectorOptions {
         &self.options
+    }
+
+    /// Says anew what loads and compute cost, as it has been measured since; nothing, for matches of all that is found.
+    ///
+    /// # Errors
+    /// [`OptionsError::NoRate`]; then nothing has changed.
+    pub fn set_economy(&mut self, economy: Option<Economy>) -> Result<(), OptionsError> {
+        if let Some(field) = economy.and_then(|economy| economy.zero_field()) {
+            return Err(OptionsError::NoRate { field });
+        }
+        self.options.economy = economy;
+        Ok(())
     }
 
     /// Announces a request of `prompt_tokens` tokens.

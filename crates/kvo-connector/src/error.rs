@@ -41,6 +41,12 @@ pub enum OptionsError {
         /// Blocks a chunk.
         blocks_per_chunk: u32,
     },
+    /// A rate is not above zero.
+    #[error("{field} must be above 0")]
+    NoRate {
+        /// The option.
+        field: &'static str,
+    },
     /// There is no number of tokens, below 2^32, that is whole blocks in every group.
     #[error("groups: no number of tokens is whole blocks in every group")]
     BlocksDoNotMeet,

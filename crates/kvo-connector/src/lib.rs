@@ -129,6 +129,7 @@
 
 mod connector;
 mod copies;
+mod economy;
 mod error;
 mod hasher;
 mod matching;
@@ -149,6 +150,7 @@ pub use crate::offload::{
 pub use crate::{
     connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput},
     copies::CopyResult,
+    economy::Economy,
     error::{ConnectorError, OptionsError, WorkerError},
     hasher::BlockHasher,
     options::{ConnectorOptions, GroupKind, GroupOptions},

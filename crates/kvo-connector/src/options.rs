@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::OptionsError;
+use crate::{Economy, error::OptionsError};
 
 /// What a group's layers attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl GroupOptions {
 }
 
 /// What a [`Connector`](crate::Connector) is made with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorOptions {
     /// The groups, in the order of their indices; at least one.
     pub groups: Vec<GroupOptions>,
@@ -77,12 +77,16 @@ pub struct ConnectorOptions {
     /// Whether the engine keeps the blocks of a finished request until [`take_settled`](crate::Connector::take_settled)
     /// names it, and so calls that; without, nobody remembers such requests.
     pub keeps_blocks: bool,
+    /// What loads and compute cost, for matches that end where loading stops being worth it; without, all that is found can
+    /// be loaded.
+    pub economy: Option<Economy>,
 }
 
 impl ConnectorOptions {
     /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
     /// have a second, copies a minute, offers 64 chunks, stores may
-    /// fail in 3 steps, and blocks are kept until they are named.
+    /// fail in 3 steps, blocks are kept until they are named, and all that is found can
+    /// be loaded.
     pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
         Self {
             groups,
@@ -94,6 +98,7 @@ impl ConnectorOptions {
             offer_chunks_max: 64,
             failed_stores_max: 3,
             keeps_blocks: true,
+            economy: None,
         }
     }
 
@@ -117,7 +122,10 @@ impl ConnectorOptions {
             group.check(nth, self.hash_tokens)?;
         }
         self.step().ok_or(OptionsError::BlocksDoNotMeet)?;
-        Ok(())
+        match self.economy.and_then(|economy| economy.zero_field()) {
+            Some(field) => Err(OptionsError::NoRate { field }),
+            None => Ok(()),
+        }
     }
 
     /// The least number of tokens that is whole blocks in every group.

@@ -8,9 +8,9 @@ use kvo_core::{
 
 use super::Connector;
 use crate::{
-    ConnectorError, CopyId,
+    ConnectorError, CopyId, Economy,
     copies::{Copies, OpenCopy},
-    matching::{Finder, Found, Wish, blocks_needed, converge, needed},
+    matching::{Boundary, Finder, Found, Wish, blocks_needed, converge, needed},
     options::{GroupKind, GroupOptions},
     plan::CopyPlan,
     request::{Match, Request},
@@ -86,7 +86,10 @@ impl<M: OffloadManager> Connector<M> {
             is_patient,
             gave_up: false,
         };
-        let boundary = converge(groups, &wish, &mut finder);
+        let mut boundary = converge(groups, &wish, &mut finder);
+        if let (Some(economy), Some(found)) = (&self.options.economy, boundary) {
+            boundary = worth(economy, groups, &wish, found, &mut finder);
+        }
         let gave_up = finder.gave_up;
         if let Some((group, chunk)) = boundary.and_then(|boundary| boundary.later) {
             request.waits_for = Some((computed, request.groups[group].keys[chunk]));
@@ -175,6 +178,43 @@ impl<M: OffloadManager> Connector<M> {
         self.loads.push(plan);
         Ok(id)
     }
+}
+
+/// The part of what was found that it is worth loading, if any is.
+fn worth(
+    economy: &Economy,
+    groups: &[GroupOptions],
+    wish: &Wish,
+    found: Boundary,
+    finder: &mut impl Finder,
+) -> Option<Boundary> {
+    let Wish { computed, num_tokens, step, .. } = *wish;
+    // Groups of one kind have their chunks in the same tiers, so one stands for all.
+    let (first, chunk_tokens) = (&groups[0], groups[0].chunk_tokens());
+    let mut promoted = vec![(computed, 0)];
+    for chunk in needed(first, wish, found.end) {
+        let start = u32::try_from(chunk).unwrap_or(u32::MAX).saturating_mul(chunk_tokens).max(computed);
+        let end = start.saturating_add(chunk_tokens).min(found.end);
+        let later = if finder.find(0, chunk) == Found::Later { end - start } else { 0 };
+        promoted.push((end, promoted.last().map_or(0, |(_, before)| before + later)));
+    }
+    let up_to = |end: u32| {
+        let of_chunk = promoted.partition_point(|(start, _)| *start < end).min(promoted.len() - 1);
+        (end, promoted[of_chunk].1)
+    };
+    let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
+    let least = if is_cut_anywhere { computed / step * step + step } else { found.end };
+    let ends = (least..found.end).step_by(step as usize).chain([found.end]);
+    let end = economy.split(computed, num_tokens, ends.map(up_to));
+    if end == found.end {
+        return Some(found);
+    }
+    let mut needs = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(nth, group)| needed(group, wish, end).map(move |chunk| (nth, chunk)));
+    let later = needs.find(|(group, chunk)| finder.find(*group, *chunk) == Found::Later);
+    (end > computed).then_some(Boundary { end, usable: end, later })
 }
 
 /// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kvo_connector::{
-    ConnectorError, CopyOutcome, CopyResult, Finish, GroupKind, GroupOptions, PrefixMatch, RequestParams,
-    Scheduled, StepInput,
+    ConnectorError, CopyOutcome, CopyResult, Economy, Finish, GroupKind, GroupOptions, PrefixMatch,
+    RequestParams, Scheduled, StepInput,
 };
 use kvo_core::RequestId;
 
@@ -289,4 +289,37 @@ fn patience_begins_anew_when_a_request_does() {
     bench.clock.advance(Duration::from_secs(5));
     bench.connector.build_step(&StepInput { preempted: &[RequestId(2)], scheduled: &[] }).unwrap();
     assert_eq!(bench.connector.match_prefix(RequestId(2), 0), Ok(PrefixMatch::AskAgain));
+}
+
+#[test]
+fn a_match_ends_where_loading_stops_being_worth_it() {
+    let economy = Economy {
+        prefill_tokens_per_s: 1000.0,
+        context_tokens: f64::INFINITY,
+        load_tokens_per_s: 10_000.0,
+        promote_tokens_per_s: 100.0,
+        load_latency: Duration::from_millis(1),
+    };
+    let mut bench = bench(16);
+    bench.connector.set_economy(Some(economy)).unwrap();
+    bench.serve(1, &tokens(1, 4 * CHUNK));
+    // Chunks 4 and 5 are on their way, which takes longer than computing them would.
+    bench.begin(2, &tokens(1, 6 * CHUNK), RequestParams::default());
+    let plan = bench.compute(2, 0, 6 * CHUNK);
+    bench.begin(3, &tokens(1, 8 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(3, 0), 4 * CHUNK);
+    assert_eq!(bench.load(3, 4 * CHUNK), bench.idle().loads[0].copy);
+    bench.begin(4, &tokens(1, 8 * CHUNK), RequestParams::default());
+    bench.connector.set_economy(Some(Economy { promote_tokens_per_s: 1e6, ..economy })).unwrap();
+    assert_eq!(bench.connector.match_prefix(RequestId(4), 0), Ok(PrefixMatch::AskAgain));
+    bench.done(&plan);
+    assert_eq!(bench.loadable(4, 0), 6 * CHUNK);
+    // With a link that is slower than compute nothing is loaded.
+    bench.connector.set_economy(Some(Economy { load_tokens_per_s: 900.0, ..economy })).unwrap();
+    assert_eq!(bench.loadable(4, 0), 0);
+    let no_rate = Economy { prefill_tokens_per_s: 0.0, ..economy };
+    let error = bench.connector.set_economy(Some(no_rate)).unwrap_err();
+    assert_eq!(error.to_string(), "economy.prefill_tokens_per_s must be above 0");
+    bench.connector.set_economy(None).unwrap();
+    assert_eq!(bench.loadable(4, 0), 6 * CHUNK);
 }
