@@ -4,13 +4,14 @@ use std::fmt;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    BlockHash, ChunkCounts, Clock, Direction, OffloadEvent, OffloadManager, OffloadPolicy, RequestContext,
-    RequestError, RequestId, TransferClass, TransferResult,
+    BlockHash, ChunkCounts, Clock, Direction, Medium, OffloadEvent, OffloadKey, OffloadManager,
+    OffloadPolicy, RequestContext, RequestError, RequestId, TransferClass, TransferResult,
 };
 
 use crate::{
-    ConnectorError, ConnectorOptions, CopyId, Economy, OptionsError, RequestParams,
+    BlockEvent, ConnectorError, ConnectorOptions, CopyId, Economy, EventDetail, OptionsError, RequestParams,
     copies::{Copies, CopyResult, OpenCopy, Reported},
+    events::Directory,
     plan::CopyPlan,
     request::Request,
     stats::ConnectorStats,
@@ -63,12 +64,16 @@ pub struct Connector<M> {
     is_flushing: bool,
     stats: ConnectorStats,
     scratch: step::Scratch,
+    /// Only if block events are wanted.
+    directory: Option<Directory>,
 }
 
 #[derive(Debug)]
 struct Lingering {
     request: RequestId,
     num_open: u32,
+    /// The chunks that it names, if block events are wanted.
+    names: Vec<OffloadKey>,
 }
 
 /// What has become of a copy.
@@ -136,6 +141,7 @@ impl<M: OffloadManager> Connector<M> {
         options.check()?;
         Ok(Self {
             step_tokens: options.step().ok_or(OptionsError::BlocksDoNotMeet)?,
+            directory: options.events.map(|_| Directory::default()),
             options,
             manager,
             clock,
@@ -216,7 +222,30 @@ impl<M: OffloadManager> Connector<M> {
     ) -> Result<(), ConnectorError> {
         let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
         request.num_tokens = request.num_tokens.max(num_tokens);
+        let Some(directory) = &mut self.directory else {
+            request.add_hashes(hashes, &self.options);
+            return Ok(());
+        };
+        let before: Vec<usize> = request.groups.iter().map(|group| group.keys.len()).collect();
         request.add_hashes(hashes, &self.options);
+        for ((nth, group), before) in self.options.groups.iter().enumerate().zip(before) {
+            for chunk in before..request.groups[nth].keys.len() {
+                directory.name(request.groups[nth].keys[chunk], || request.detail(nth, chunk, group));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the ids of tokens behind those given before, for block events: before the hashes that cover them. Without
+    /// [`EventDetail::Tokens`] they are not kept.
+    ///
+    /// # Errors
+    /// [`ConnectorError::Request`] if it is not running.
+    pub fn add_tokens(&mut self, id: RequestId, tokens: &[u32]) -> Result<(), ConnectorError> {
+        let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
+        if self.options.events == Some(EventDetail::Tokens) {
+            request.tokens.extend_from_slice(tokens);
+        }
         Ok(())
     }
 
@@ -327,7 +356,9 @@ impl<M: OffloadManager> Connector<M> {
                 if self.options.keeps_blocks {
                     self.settled.push(lingering.request);
                 }
-                self.lingering.remove(&arrival);
+                if let Some(Lingering { names, .. }) = self.lingering.remove(&arrival) {
+                    self.forget_names(&names);
+                }
             }
         }
     }
@@ -343,11 +374,13 @@ impl<M: OffloadManager> Connector<M> {
         self.forget_loads(id);
         let request = self.requests.remove(&id).expect("it was there just now");
         self.void_copies(request.arrival);
+        let names = if self.directory.is_some() { request.names().copied().collect() } else { Vec::new() };
         if request.num_open == 0 {
+            self.forget_names(&names);
             return Ok(Finish::Settled);
         }
         let num_open = request.num_open;
-        self.lingering.insert(request.arrival, Lingering { request: id, num_open });
+        self.lingering.insert(request.arrival, Lingering { request: id, num_open, names });
         Ok(Finish::CopiesOpen(num_open))
     }
 
@@ -362,9 +395,13 @@ impl<M: OffloadManager> Connector<M> {
     /// stored, or brought up from lower tiers: a copy that a device never lets go of keeps offloading off, as its slot may
     /// be written at any time. Requests go on, and their blocks are offered again.
     ///
-    /// Events that were not taken before tell of chunks that are gone.
+    /// [Events](Self::take_events) that were not taken before tell of chunks that are gone.
     pub fn reset(&mut self) -> Flush {
+        self.collect_events();
         self.manager.reset_cache();
+        if let Some(directory) = &mut self.directory {
+            directory.emptied(self.manager.primary_name(), Medium::Memory);
+        }
         for copy in self.copies.all_mut() {
             copy.is_void = true;
         }
@@ -399,9 +436,32 @@ impl<M: OffloadManager> Connector<M> {
         self.copies.has_open() || !self.loads.is_empty() || self.manager.has_pending_work()
     }
 
-    /// Moves the tiers' events since the last call to the end of `events`.
+    /// Moves the tiers' events since the last call to the end of `events`. Not for a connector with block events.
     pub fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.manager.take_events(events);
+    }
+
+    /// Moves what has happened to chunks since the last call to the end of `events`, with what is known of each, if
+    /// [`events`](ConnectorOptions::events) asks for it. Chunks that a reset drops are among them.
+    pub fn take_block_events(&mut self, events: &mut Vec<BlockEvent>) {
+        self.collect_events();
+        if let Some(directory) = &mut self.directory {
+            directory.take(events);
+        }
+    }
+
+    fn collect_events(&mut self) {
+        if let Some(directory) = &mut self.directory {
+            directory.take_in(|raw| self.manager.take_events(raw));
+        }
+    }
+
+    /// A request names these no more, and nothing that it has caused will happen to them.
+    fn forget_names(&mut self, names: &[OffloadKey]) {
+        self.collect_events();
+        if let Some(directory) = &mut self.directory {
+            directory.forget(names);
+        }
     }
 
     /// Where the primary tier's slots are.
@@ -415,6 +475,7 @@ impl<M: OffloadManager> Connector<M> {
             open_requests: self.requests.len(),
             open_copies: self.copies.len(),
             blocks_in_use: self.copies.blocks_in_use(),
+            chunks_known: self.directory.as_ref().map_or(0, Directory::len),
             ..self.stats
         }
     }

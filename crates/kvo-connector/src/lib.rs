@@ -24,6 +24,7 @@
 //! | time passes | [`take_late`](Connector::take_late), for workers that have died |
 //! | a request is finished or aborted | [`request_finished`](Connector::request_finished) |
 //! | its blocks are free | [`take_settled`](Connector::take_settled), or at once: plans say what to wait for |
+//! | a router wants to know | [`take_events`](Connector::take_events), or [`take_block_events`](Connector::take_block_events) with parents and tokens |
 //! | the weights have changed | [`reset`](Connector::reset) |
 //!
 //! # Example
@@ -131,6 +132,7 @@ mod connector;
 mod copies;
 mod economy;
 mod error;
+mod events;
 mod hasher;
 mod matching;
 #[cfg(feature = "offload")]
@@ -152,6 +154,7 @@ pub use crate::{
     copies::CopyResult,
     economy::Economy,
     error::{ConnectorError, OptionsError, WorkerError},
+    events::{BlockDetail, BlockEvent, EventDetail},
     hasher::BlockHasher,
     options::{ConnectorOptions, GroupKind, GroupOptions},
     params::RequestParams,

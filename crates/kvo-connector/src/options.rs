@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Economy, error::OptionsError};
+use crate::{Economy, EventDetail, error::OptionsError};
 
 /// What a group's layers attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,9 @@ pub struct ConnectorOptions {
     /// What loads and compute cost, for matches that end where loading stops being worth it; without, all that is found can
     /// be loaded.
     pub economy: Option<Economy>,
+    /// What [`take_block_events`](crate::Connector::take_block_events) tells of each chunk; without, there are only the
+    /// manager's own events. The manager is to record them.
+    pub events: Option<EventDetail>,
 }
 
 impl ConnectorOptions {
@@ -99,6 +102,7 @@ impl ConnectorOptions {
             failed_stores_max: 3,
             keeps_blocks: true,
             economy: None,
+            events: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 
 use crate::{
-    CopyId,
+    BlockDetail, CopyId,
     hasher::salted,
     matching::{Boundary, Wish},
     options::{ConnectorOptions, GroupKind, GroupOptions},
@@ -23,6 +23,8 @@ pub(crate) struct Request {
     /// Tokens that it has, prompt and output.
     pub(crate) num_tokens: u32,
     num_hashes: usize,
+    /// Its token ids, if events have them.
+    pub(crate) tokens: Vec<u32>,
     pub(crate) groups: Vec<GroupState>,
     /// Tokens whose KV is final, as of the last plan.
     pub(crate) settled: u32,
@@ -78,6 +80,7 @@ impl Request {
             prompt_tokens,
             num_tokens: prompt_tokens,
             num_hashes: 0,
+            tokens: Vec::new(),
             groups: (0..num_groups).map(|_| GroupState::default()).collect(),
             settled: 0,
             matched: None,
@@ -111,6 +114,23 @@ impl Request {
             }
         }
         self.context.push_positions(positions);
+    }
+
+    /// What routers are told of a chunk.
+    pub(crate) fn detail(&self, nth: usize, chunk: usize, group: &GroupOptions) -> BlockDetail {
+        let keys = &self.groups[nth].keys;
+        let chunk_tokens = group.chunk_tokens() as usize;
+        let tokens = self.tokens.get(chunk * chunk_tokens..(chunk + 1) * chunk_tokens);
+        BlockDetail {
+            parent: chunk.checked_sub(1).map(|before| keys[before].hash()),
+            num_tokens: group.chunk_tokens(),
+            tokens: tokens.map(<[u32]>::to_vec).unwrap_or_default(),
+        }
+    }
+
+    /// All chunks that it names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &OffloadKey> {
+        self.groups.iter().flat_map(|group| &group.keys)
     }
 
     /// A load has failed: what it was to bring is to be computed.

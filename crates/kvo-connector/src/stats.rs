@@ -11,6 +11,8 @@ pub struct ConnectorStats {
     pub open_copies: usize,
     /// Blocks that they use.
     pub blocks_in_use: usize,
+    /// Chunks of which something is kept for block events.
+    pub chunks_known: usize,
     /// Matches that found something to load.
     pub matches: u64,
     /// Tokens that they found.

@@ -68,6 +68,9 @@ pub trait OffloadManager: Send {
     /// Ends a scheduler step, and its [reservations](Self::reserve).
     fn on_schedule_end(&mut self);
 
+    /// The primary tier's name, as its events have it.
+    fn primary_name(&self) -> &str;
+
     /// Moves the events since the last call to the end of `events`.
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>);
 

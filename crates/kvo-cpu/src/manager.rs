@@ -599,6 +599,10 @@ impl<P: CachePolicy> OffloadManager for CpuManager<P> {
         self.reserved = reserved;
     }
 
+    fn primary_name(&self) -> &str {
+        self.name()
+    }
+
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         for mut event in self.events.iter_mut().flat_map(|recorded| recorded.drain(..)) {
             if event.kind == EventKind::Discarded {

@@ -548,6 +548,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.polled_in_step = false;
     }
 
+    fn primary_name(&self) -> &str {
+        self.primary.name()
+    }
+
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.primary.take_events(events);
         for tier in &mut self.tiers.all {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kvo_connector::{
-    ConnectorError, CopyOutcome, CopyResult, Finish, GroupOptions, RequestParams, Scheduled, StepInput,
-    StepPlan,
+    BlockHasher, ConnectorError, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions, RequestParams,
+    Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{OffloadManager, RequestId, SlotId};
+use kvo_core::{EventKind, OffloadManager, RequestId, SlotId};
 
 use crate::rig::{CHUNK, bench, bench_with, tokens};
 
@@ -121,4 +121,35 @@ fn a_copy_that_a_device_holds_for_ever_keeps_no_engine_awake() {
     bench.report(store, CopyResult::FailedAndHeld);
     let _ = bench.connector.request_finished(RequestId(1));
     assert!(!bench.connector.has_pending_work());
+}
+
+#[test]
+fn routers_are_told_of_blocks_with_their_parents_and_tokens() {
+    let mut bench = bench_with(2, |options| options.events = Some(EventDetail::Tokens));
+    let ids = tokens(1, 2 * CHUNK);
+    bench.connector.new_request(RequestId(1), 2 * CHUNK, RequestParams::default()).unwrap();
+    bench.connector.add_tokens(RequestId(1), &ids).unwrap();
+    let hashes = BlockHasher::new(b"facts").blocks(CHUNK as usize, &ids);
+    bench.connector.add_hashes(RequestId(1), 2 * CHUNK, &hashes).unwrap();
+    let plan = bench.compute(1, 0, 2 * CHUNK);
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
+    bench.done(&plan);
+    bench.serve(2, &tokens(2, CHUNK)); // takes the room of the tail
+    let _ = bench.connector.reset();
+
+    let mut events = Vec::new();
+    bench.connector.take_block_events(&mut events);
+    let told: Vec<_> = events.iter().map(|event| (event.kind, event.block)).collect();
+    let other = BlockHasher::new(b"facts").blocks(CHUNK as usize, &tokens(2, CHUNK))[0];
+    let (stored, removed) = (EventKind::Stored, EventKind::Removed);
+    assert_eq!(told[..4], [(stored, hashes[0]), (stored, hashes[1]), (removed, hashes[1]), (stored, other)]);
+    let mut gone = told[4..].to_vec();
+    gone.sort_by_key(|(_, block)| *block != hashes[0]);
+    assert_eq!(gone, [(removed, hashes[0]), (removed, other)], "the reset");
+    let detail = events[1].detail.as_ref().unwrap();
+    assert_eq!((detail.parent, detail.num_tokens), (Some(hashes[0]), CHUNK));
+    assert_eq!(detail.tokens, ids[CHUNK as usize..]);
+    assert_eq!(events[0].detail.as_ref().unwrap().parent, None);
+    assert_eq!(events[3].detail.as_ref().unwrap().tokens, [], "nobody gave them");
+    assert_eq!(bench.connector.stats().chunks_known, 0, "no request names them, no tier has them");
 }

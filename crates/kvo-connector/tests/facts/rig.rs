@@ -20,7 +20,11 @@ pub(crate) struct Bench {
 pub(crate) fn bench_with(num_slots: u32, change: impl FnOnce(&mut ConnectorOptions)) -> Bench {
     let mut options = ConnectorOptions::new(vec![GroupOptions::full(CHUNK)], CHUNK);
     change(&mut options);
-    let manager = CpuManager::new(CpuOptions::new(num_slots), Lru::new(num_slots)).unwrap();
+    let manager = CpuManager::new(
+        CpuOptions { record_events: options.events.is_some(), ..CpuOptions::new(num_slots) },
+        Lru::new(num_slots),
+    )
+    .unwrap();
     let clock = ManualClock::default();
     let connector = Connector::new(options, manager, Box::new(clock.clone())).unwrap();
     Bench { connector, clock, next_block: 0 }

@@ -1,0 +1,223 @@
+//! What routers are told of blocks, with what they cannot know themselves.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use kvo_core::{BlockHash, EventKind, GroupIdx, Medium, OffloadEvent, OffloadKey};
+
+/// What a [`BlockEvent`] has beside names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventDetail {
+    /// The chunk before it.
+    Parents,
+    /// That, and the ids of its tokens.
+    Tokens,
+}
+
+/// Something that happened to a chunk in one tier. Events come once, in order, and each can be understood by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockEvent {
+    /// The tier's name.
+    pub tier: Arc<str>,
+    /// What the tier keeps its chunks on.
+    pub medium: Medium,
+    /// What happened.
+    pub kind: EventKind,
+    /// The chunk's group.
+    pub group: GroupIdx,
+    /// The chunk's name: the hash of its last block, with the salt in it where its request has one.
+    pub block: BlockHash,
+    /// What is known of it; nothing of a chunk that no request has named since this process began.
+    pub detail: Option<Arc<BlockDetail>>,
+}
+
+/// What is known of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockDetail {
+    /// The name of the chunk before it in its group; nothing for the first one.
+    pub parent: Option<BlockHash>,
+    /// Its tokens.
+    pub num_tokens: u32,
+    /// Their ids, if they are asked for and were given in time.
+    pub tokens: Vec<u32>,
+}
+
+/// The chunks that requests name or tiers have, with what is known of each.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    known: HashMap<OffloadKey, Known>,
+    /// By number.
+    tiers: Vec<Arc<str>>,
+    events: Vec<BlockEvent>,
+    /// As they come from the manager.
+    raw: Vec<OffloadEvent>,
+}
+
+#[derive(Debug)]
+struct Known {
+    detail: Arc<BlockDetail>,
+    /// Requests that name it, until their last copy is over.
+    requests: u32,
+    /// A bit for each tier that has it.
+    tiers: u128,
+}
+
+impl Known {
+    fn is_needed(&self) -> bool {
+        self.requests > 0 || self.tiers != 0
+    }
+}
+
+impl Directory {
+    /// A request names a chunk.
+    pub(crate) fn name(&mut self, key: OffloadKey, detail: impl FnOnce() -> BlockDetail) {
+        let known = self.known.entry(key);
+        known.or_insert_with(|| Known { detail: Arc::new(detail()), requests: 0, tiers: 0 }).requests += 1;
+    }
+
+    /// A request names no chunk any more.
+    pub(crate) fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a OffloadKey>) {
+        for key in keys {
+            if let Some(known) = self.known.get_mut(key) {
+                known.requests = known.requests.saturating_sub(1);
+                if !known.is_needed() {
+                    self.known.remove(key);
+                }
+            }
+        }
+    }
+
+    /// What a manager has recorded since.
+    pub(crate) fn take_in(&mut self, fill: impl FnOnce(&mut Vec<OffloadEvent>)) {
+        let mut raw = std::mem::take(&mut self.raw);
+        fill(&mut raw);
+        for OffloadEvent { tier, medium, kind, keys } in raw.drain(..) {
+            let bit = self.bit(&tier);
+            for key in keys {
+                let detail = self.note(&key, kind, bit);
+                let (group, block, tier) = (key.group(), key.hash(), Arc::clone(&tier));
+                self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
+            }
+        }
+        self.raw = raw;
+    }
+
+    /// The detail of a chunk to which something happened.
+    fn note(&mut self, key: &OffloadKey, kind: EventKind, bit: u128) -> Option<Arc<BlockDetail>> {
+        let known = self.known.get_mut(key)?;
+        let detail = Arc::clone(&known.detail);
+        match kind {
+            EventKind::Stored => known.tiers |= bit,
+            _ => known.tiers &= !bit,
+        }
+        if !known.is_needed() {
+            self.known.remove(key);
+        }
+        Some(detail)
+    }
+
+    /// A tier was emptied without a word for each chunk: says it of each that is known.
+    pub(crate) fn emptied(&mut self, tier: &str, medium: Medium) {
+        let tier: Arc<str> = tier.into();
+        let bit = self.bit(&tier);
+        let mut keys: Vec<OffloadKey> =
+            self.known.iter().filter(|(_, known)| known.tiers & bit != 0).map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        for key in keys {
+            let kind = EventKind::Removed;
+            let detail = self.note(&key, kind, bit);
+            let (group, block, tier) = (key.group(), key.hash(), Arc::clone(&tier));
+            self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
+        }
+    }
+
+    pub(crate) fn take(&mut self, events: &mut Vec<BlockEvent>) {
+        events.append(&mut self.events);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The bit of a tier. There are fewer tiers than bits.
+    fn bit(&mut self, tier: &Arc<str>) -> u128 {
+        let number = self.tiers.iter().position(|known| known == tier).unwrap_or_else(|| {
+            self.tiers.push(Arc::clone(tier));
+            self.tiers.len() - 1
+        });
+        1 << (number % 128)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> OffloadKey {
+        OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0))
+    }
+
+    fn detail() -> BlockDetail {
+        BlockDetail { parent: None, num_tokens: 4, tokens: vec![1, 2, 3, 4] }
+    }
+
+    fn event(tier: &str, kind: EventKind, keys: &[u64]) -> OffloadEvent {
+        let keys = keys.iter().map(|n| key(*n)).collect();
+        OffloadEvent { tier: tier.into(), medium: Medium::Memory, kind, keys }
+    }
+
+    #[track_caller]
+    fn take(directory: &mut Directory) -> Vec<(String, EventKind, bool)> {
+        let mut events = Vec::new();
+        directory.take(&mut events);
+        events.iter().map(|event| (event.tier.to_string(), event.kind, event.detail.is_some())).collect()
+    }
+
+    /// B58: what is known of a chunk was dropped at its first removal, and the next event had nothing to say.
+    #[test]
+    fn a_chunk_that_goes_and_comes_in_one_batch_is_known_throughout() {
+        let mut directory = Directory::default();
+        directory.name(key(1), detail);
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
+        directory.forget([&key(1)]);
+        directory.take_in(|raw| {
+            raw.push(event("nvme", EventKind::Stored, &[1]));
+            raw.push(event("cpu", EventKind::Removed, &[1]));
+            raw.push(event("cpu", EventKind::Stored, &[1]));
+        });
+        let cpu = |kind| ("cpu".to_owned(), kind, true);
+        let nvme = |kind| ("nvme".to_owned(), kind, true);
+        let expected = [
+            cpu(EventKind::Stored),
+            nvme(EventKind::Stored),
+            cpu(EventKind::Removed),
+            cpu(EventKind::Stored),
+        ];
+        assert_eq!(take(&mut directory), expected);
+        assert_eq!(take(&mut directory), []);
+        directory.take_in(|raw| {
+            raw.push(event("cpu", EventKind::Removed, &[1]));
+            raw.push(event("nvme", EventKind::Removed, &[1, 2]));
+        });
+        let unknown = ("nvme".to_owned(), EventKind::Removed, false);
+        assert_eq!(take(&mut directory), [cpu(EventKind::Removed), nvme(EventKind::Removed), unknown]);
+        assert_eq!(directory.len(), 0, "no tier and no request has it");
+    }
+
+    #[test]
+    fn a_tier_that_is_emptied_says_so_of_each_chunk() {
+        let mut directory = Directory::default();
+        for n in [3, 1, 2] {
+            directory.name(key(n), detail);
+        }
+        directory.take_in(|raw| {
+            raw.push(event("cpu", EventKind::Stored, &[1, 2]));
+            raw.push(event("nvme", EventKind::Stored, &[2]));
+        });
+        take(&mut directory);
+        directory.emptied("cpu", Medium::Memory);
+        assert_eq!(take(&mut directory), vec![("cpu".to_owned(), EventKind::Removed, true); 2]);
+        directory.forget([&key(1), &key(2), &key(3)]);
+        assert_eq!(directory.len(), 1, "the one that the other tier has");
+    }
+}
