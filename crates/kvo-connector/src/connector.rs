@@ -408,6 +408,7 @@ impl<M: OffloadManager> Connector<M> {
         let mut loads_void = Vec::new();
         for (id, request) in &mut self.requests {
             request.matched = None;
+            request.stores_behind = None;
             if let Some(copy) = request.loading.take() {
                 // Nobody will say whether what it brings is there.
                 if let Some(copy) = self.copies.get(copy) {

@@ -42,6 +42,8 @@ pub(crate) struct Request {
     pub(crate) reads_no_more: bool,
     pub(crate) failed_stores: u32,
     pub(crate) failed_in_step: Option<u64>,
+    /// A chunk that was pending for somebody else when it was offered last: nothing is offered before that is decided.
+    pub(crate) stores_behind: Option<OffloadKey>,
     /// A tier wants all its chunks, those that it loads among them.
     pub(crate) offers_all: bool,
 }
@@ -91,6 +93,7 @@ impl Request {
             reads_no_more: false,
             failed_stores: 0,
             failed_in_step: None,
+            stores_behind: None,
             offers_all: false,
         }
     }
@@ -152,6 +155,7 @@ impl Request {
         self.settled = 0;
         self.matched = None;
         self.asks_since = None;
+        self.stores_behind = None;
         for group in &mut self.groups {
             group.set_table(&[]);
             group.next_store = 0;

@@ -172,6 +172,13 @@ impl<M: OffloadManager> Connector<M> {
         if free == 0 && evictable == 0 && !request.offers_all {
             return;
         }
+        // One chunk is enough to know that it is too early: many may wait for the same ones.
+        if let Some(key) = request.stores_behind.take()
+            && manager.peek(&key) == LookupResult::HitPending
+        {
+            request.stores_behind = Some(key);
+            return;
+        }
         let Scratch { offered, keys } = scratch;
         let mut num_max = options.offer_chunks_max;
         while next_offer(request, options, copies, num_max, offered) {
@@ -267,14 +274,15 @@ fn pass(
     let mut are_all = true;
     for chunk in offered {
         let is_taken = taken.next_if(|key| **key == chunk.key).is_some();
-        let next = &mut request.groups[chunk.group].next_store;
         if is_taken || manager.peek(&chunk.key) != LookupResult::HitPending {
             // Not past one that was not passed.
             if are_all {
+                let next = &mut request.groups[chunk.group].next_store;
                 *next = (*next).max(chunk.chunk + 1);
             }
         } else {
             are_all = false;
+            request.stores_behind.get_or_insert(chunk.key);
         }
     }
     are_all
