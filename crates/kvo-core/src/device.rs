@@ -348,3 +348,63 @@ pub trait DeviceBackend: Send {
     /// [`DrainError`] says how many still are; they go on.
     fn drain(&mut self, timeout: Duration) -> Result<(), DrainError>;
 }
+
+/// Something that is a device because it has one: its calls are that one's.
+pub trait WrapsDevice: Send {
+    /// The device.
+    fn wrapped(&self) -> &dyn DeviceBackend;
+
+    /// The device.
+    fn wrapped_mut(&mut self) -> &mut dyn DeviceBackend;
+}
+
+impl<W: WrapsDevice> DeviceBackend for W {
+    fn info(&self) -> &DeviceInfo {
+        self.wrapped().info()
+    }
+
+    fn attach(&mut self, span: DeviceSpan) -> Result<RegionId, AttachError> {
+        self.wrapped_mut().attach(span)
+    }
+
+    fn detach(&mut self, region: RegionId) -> Result<(), AttachError> {
+        self.wrapped_mut().detach(region)
+    }
+
+    fn record_fence(&mut self, point: ComputePoint) -> Result<Fence, FenceError> {
+        self.wrapped_mut().record_fence(point)
+    }
+
+    fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
+        self.wrapped_mut().submit(transfer)
+    }
+
+    fn order_after(
+        &mut self,
+        ticket: Ticket,
+        mark: u32,
+        stream: StreamHandle,
+    ) -> Result<MarkOrder, FenceError> {
+        self.wrapped_mut().order_after(ticket, mark, stream)
+    }
+
+    fn poll(&mut self, done: &mut Vec<TransferCompletion>) {
+        self.wrapped_mut().poll(done);
+    }
+
+    fn wait(&mut self, timeout: Duration, done: &mut Vec<TransferCompletion>) {
+        self.wrapped_mut().wait(timeout, done);
+    }
+
+    fn take_released(&mut self, released: &mut Vec<Ticket>) {
+        self.wrapped_mut().take_released(released);
+    }
+
+    fn health(&self) -> DeviceHealth {
+        self.wrapped().health()
+    }
+
+    fn drain(&mut self, timeout: Duration) -> Result<(), DrainError> {
+        self.wrapped_mut().drain(timeout)
+    }
+}

@@ -77,7 +77,7 @@ pub use crate::{
     device::{
         AttachError, ComputePoint, CopyOp, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan, Direction,
         DrainError, EventHandle, Fence, FenceError, MarkOrder, StreamHandle, SubmitError, SubmitErrorReason,
-        Ticket, Transfer, TransferClass, TransferCompletion, TransferFailure,
+        Ticket, Transfer, TransferClass, TransferCompletion, TransferFailure, WrapsDevice,
     },
     error::{CompleteError, CompleteErrorReason, LayoutError, LoadError, RequestError, StoreError},
     event::{EventKind, OffloadEvent},

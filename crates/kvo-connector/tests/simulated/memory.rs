@@ -6,15 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use kvo_connector::GroupOptions;
-use kvo_core::{
-    AttachError, BlockId, ChunkLayout, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan,
-    DrainError, Fence, FenceError, HostMemory, MarkOrder, RegionId, StreamHandle, SubmitError, Ticket,
-    Transfer, TransferCompletion,
-};
+use kvo_core::{BlockId, ChunkLayout, DeviceBackend, DeviceSpan, HostMemory, RegionId, WrapsDevice};
 use kvo_cuda::{
     Accesses, BlockLayout, DeviceMemory, GroupSpec, HostDeviceOptions, LayerTensor, SteppedDevice,
 };
@@ -28,54 +23,13 @@ pub(crate) const LAYERS: u32 = 2;
 /// A stepped device as a backend: the worker owns it, and the engine steps it.
 pub(crate) struct Stepping(pub(crate) SteppedDevice);
 
-impl DeviceBackend for Stepping {
-    fn info(&self) -> &DeviceInfo {
-        self.0.device().info()
+impl WrapsDevice for Stepping {
+    fn wrapped(&self) -> &dyn DeviceBackend {
+        self.0.device()
     }
 
-    fn attach(&mut self, span: DeviceSpan) -> Result<RegionId, AttachError> {
-        self.0.device_mut().attach(span)
-    }
-
-    fn detach(&mut self, region: RegionId) -> Result<(), AttachError> {
-        self.0.device_mut().detach(region)
-    }
-
-    fn record_fence(&mut self, point: ComputePoint) -> Result<Fence, FenceError> {
-        self.0.device_mut().record_fence(point)
-    }
-
-    fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
-        self.0.device_mut().submit(transfer)
-    }
-
-    fn order_after(
-        &mut self,
-        ticket: Ticket,
-        mark: u32,
-        stream: StreamHandle,
-    ) -> Result<MarkOrder, FenceError> {
-        self.0.device_mut().order_after(ticket, mark, stream)
-    }
-
-    fn poll(&mut self, done: &mut Vec<TransferCompletion>) {
-        self.0.device_mut().poll(done);
-    }
-
-    fn wait(&mut self, timeout: Duration, done: &mut Vec<TransferCompletion>) {
-        self.0.device_mut().wait(timeout, done);
-    }
-
-    fn take_released(&mut self, released: &mut Vec<Ticket>) {
-        self.0.device_mut().take_released(released);
-    }
-
-    fn health(&self) -> DeviceHealth {
-        self.0.device().health()
-    }
-
-    fn drain(&mut self, timeout: Duration) -> Result<(), DrainError> {
-        self.0.device_mut().drain(timeout)
+    fn wrapped_mut(&mut self) -> &mut dyn DeviceBackend {
+        self.0.device_mut()
     }
 }
 

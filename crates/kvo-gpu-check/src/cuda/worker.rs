@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvo_core::{DeviceBackend, DeviceSpan, OwnerId, StableMemory, StreamHandle};
+use kvo_core::{DeviceBackend, DeviceSpan, OwnerId, StableMemory, StreamHandle, WrapsDevice};
 use kvo_cuda::{CudaDevice, CudaError, CudaOptions, CudaStats, DeviceFacts};
 
 use super::{engine::CudaEngine, raw::EngineError};
@@ -98,6 +98,17 @@ impl CudaWorker {
 
     fn id(&self) -> OwnerId {
         self.device.info().id
+    }
+}
+
+/// To be given to whoever owns a device: the engine's side goes with it.
+impl WrapsDevice for CudaWorker {
+    fn wrapped(&self) -> &dyn DeviceBackend {
+        &self.device
+    }
+
+    fn wrapped_mut(&mut self) -> &mut dyn DeviceBackend {
+        &mut self.device
     }
 }
 
