@@ -16,6 +16,7 @@ use std::{
 
 use connected::{Kvo, Parts, connect, plain};
 use kvo_core::{BlockHash, GroupIdx, HostMemory, SecondaryTier};
+use kvo_cuda::LinkModel;
 use kvo_mini_engine::{Engine, EngineOptions, KvCaches, Model, NewRequest, Offload, Output, SplitMix64};
 use kvo_nvme::{NvmeOptions, NvmeStore};
 use support::{TINY, WINDOW, alone, check_answer, check_empty, engine, options, tokens};
@@ -252,6 +253,44 @@ fn with_four_blocks_a_chunk_it_is_the_same() {
     for by_layer in [false, true] {
         Case { cpu_chunks: CHUNKS / 4, blocks_per_chunk: 4, by_layer, ..Case::usual() }.check(768);
     }
+}
+
+/// The load takes longer than it may, and the device goes on with what it has begun when that is noticed: layers that
+/// run behind it wait for that, and nothing of the step counts.
+#[test]
+fn a_load_by_layer_that_is_late_is_computed_again() {
+    let link = LinkModel { op_us: 2000.0, ..LinkModel::new(10.0) };
+    // A store is one chunk, of four copies; the load is all chunks, of a hundred.
+    let options = EngineOptions { link: Some(link), step_tokens: 16, ..Case::usual().options() };
+    let parts = Parts {
+        policy: "lru",
+        cpu_chunks: CHUNKS,
+        blocks_per_chunk: 1,
+        deadline: Some(Duration::from_millis(150)),
+        lookup_patience: Duration::from_mins(1),
+        copy_patience: Duration::from_mins(1),
+        wrap: &plain,
+        tiers: &mut |_| Vec::new(),
+    };
+    let mut engine = connect(&TINY, options, parts);
+    engine.offload_mut().by_layer = true;
+    let request = || NewRequest::new(tokens(&mut SplitMix64::new(1), 401), 4);
+    let expected = alone(&TINY, request());
+    engine.add(request()).unwrap();
+    while !engine.is_idle() {
+        engine.step().unwrap();
+        // A store that is behind others may not be late.
+        std::thread::sleep(Duration::from_millis(12));
+    }
+    assert_eq!(engine.offload().connector().stats().stores_failed, 0);
+    engine.forget_device();
+    let again = run(&mut engine, request());
+    assert_eq!((again.hits.failed_tokens, again.hits.loaded_tokens), (400, 0));
+    assert_eq!(again.hits.computed_tokens, 404);
+    check_answer(&again, &expected, "after a failed load");
+    assert_eq!(engine.offload().connector().stats().loads_failed, 1);
+    check_empty(&engine, "after a failed load");
+    check_settled(&engine);
 }
 
 /// The program computes round after round until it is killed; what it has stored by then is loaded by the next engine.

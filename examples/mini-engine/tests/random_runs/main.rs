@@ -8,7 +8,11 @@ mod moody;
 mod support;
 mod weather;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use connected::Kvo;
 use kvo_core::RequestId;
@@ -149,10 +153,16 @@ impl<O: Offload> Run<O> {
             also(&mut self.engine);
             self.act();
         }
+        let context = format!("seed {}", self.seed);
+        let until = Instant::now() + Duration::from_secs(20);
         while !self.engine.is_idle() {
+            assert!(
+                Instant::now() < until,
+                "{context}: {} requests wait for ever",
+                self.engine.num_requests()
+            );
             self.step();
         }
-        let context = format!("seed {}", self.seed);
         check_empty(&self.engine, &context);
         assert_eq!(self.outputs.len(), self.asked.len(), "{context}: each request is answered once");
         met.layered_loads += self.layered_loads as u64;
