@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use kvo_core::{BlockHash, BlockId, GroupIdx, HostMemory, RequestId};
+use kvo_connector::{Finish, StepPlan};
+use kvo_core::{BlockHash, BlockId, GroupIdx, RequestId};
 use kvo_cuda::{HostDevice, HostDeviceOptions};
 
 mod blocks;
@@ -32,8 +33,7 @@ use self::{
 pub use self::{
     error::{EngineError, RequestRefused, UnknownRequest},
     offload::{
-        BlockTable, BlocksAfter, CopyFailure, CopyJob, LoadStart, NoOffload, NoSlots, Offload, OffloadEvents,
-        PrefixMatch, RequestView, ScheduledTokens, StepInput, StepPlan,
+        BlockTable, LoadStart, NoOffload, Offload, OffloadEvents, RequestView, ScheduledTokens, StepInput,
     },
     options::EngineOptions,
     request::{FinishReason, Hits, NewRequest, Output},
@@ -48,6 +48,8 @@ pub struct StepReport {
     pub computed_tokens: usize,
     /// Requests that lost their blocks.
     pub preempted: usize,
+    /// Loads that it computed behind, layer by layer.
+    pub layered_loads: usize,
     /// Requests that have ended with it.
     pub finished: Vec<Output>,
 }
@@ -78,7 +80,6 @@ pub struct Engine<O = NoOffload> {
     offload: O,
     model: Arc<Model>,
     options: EngineOptions,
-    device: HostDevice,
     caches: Arc<KvCaches>,
     groups: Groups,
     forward: Forward,
@@ -92,43 +93,35 @@ pub struct Engine<O = NoOffload> {
     loading: BTreeMap<RequestId, Range<usize>>,
     /// Requests that run in this step behind their loads.
     layered: BTreeMap<RequestId, Range<usize>>,
-    /// Blocks of requests that are over, which somebody still copies.
-    parked: BTreeMap<RequestId, Vec<BlockTable>>,
-    /// Requests that are over since the last step.
-    finished: Vec<RequestId>,
+    /// Blocks of requests that are over, which copies still use.
+    kept: BTreeMap<RequestId, Vec<BlockTable>>,
+    /// Requests whose loads have failed, and whose blocks were taken back, since the last step.
+    lost: Vec<RequestId>,
 }
 
 impl<O: Offload> Engine<O> {
-    /// Makes a device with arenas, whose copies go to and from the slots of `host`, and an engine on it.
+    /// Makes a device with arenas, whose copies go to and from the slots of the offload, and an engine on it.
     ///
     /// # Errors
     /// [`EngineError`] names an option that is zero, or what the device refused.
-    pub fn new(
-        model: Arc<Model>,
-        options: EngineOptions,
-        host: Arc<dyn HostMemory>,
-        mut offload: O,
-    ) -> Result<Self, EngineError> {
-        options.check()?;
+    pub fn new(model: Arc<Model>, options: EngineOptions, offload: O) -> Result<Self, EngineError> {
         let device_options = HostDeviceOptions {
             link: options.link,
             detect_races: options.detect_races,
             ..HostDeviceOptions::default()
         };
-        let mut device = HostDevice::new(device_options, host)?;
+        let mut caches = KvCaches::plan(model.config(), &options)?;
+        let device = HostDevice::new(device_options, offload.host())?;
+        let arenas = caches.allocate(&device)?;
+        let copies = Copies::new(offload.worker(device, &arenas, &caches)?, options.step_timeout);
         let (block_tokens, num_blocks) = (options.block_tokens, options.num_blocks);
-        let caches =
-            KvCaches::allocate(&mut device, model.config(), options.layout, block_tokens, num_blocks)?;
-        let caches = Arc::new(caches);
-        offload.attach(&caches)?;
         let groups = Groups::new(caches.groups(), block_tokens, num_blocks, options.block_seed);
+        let caches = Arc::new(caches);
         let forward = Forward::new(Arc::clone(&model), Arc::clone(&caches), options.threads)?;
-        let copies = Copies::new(options.step_timeout);
         Ok(Self {
             offload,
             model,
             options,
-            device,
             caches,
             groups,
             forward,
@@ -140,21 +133,21 @@ impl<O: Offload> Engine<O> {
             running: BTreeSet::new(),
             loading: BTreeMap::new(),
             layered: BTreeMap::new(),
-            parked: BTreeMap::new(),
-            finished: Vec::new(),
+            kept: BTreeMap::new(),
+            lost: Vec::new(),
         })
     }
 
     /// Takes a request; later ones have higher numbers.
     ///
     /// # Errors
-    /// [`RequestRefused`]; then nothing has changed.
-    pub fn add(&mut self, new: NewRequest) -> Result<RequestId, RequestRefused> {
+    /// [`EngineError::Refused`]; then nothing has changed.
+    pub fn add(&mut self, new: NewRequest) -> Result<RequestId, EngineError> {
         self.check(&new)?;
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let request = Request::new(id, new, self.options.block_tokens);
-        self.offload.new_request(request.view());
+        self.offload.new_request(request.view())?;
         self.requests.insert(id, request);
         self.waiting.insert(id);
         Ok(id)
@@ -188,18 +181,23 @@ impl<O: Offload> Engine<O> {
     /// Ends a request where it is.
     ///
     /// # Errors
-    /// [`UnknownRequest`] if it is over.
-    pub fn abort(&mut self, id: RequestId) -> Result<Output, UnknownRequest> {
+    /// [`EngineError::Unknown`] if it is over; then nothing has changed.
+    pub fn abort(&mut self, id: RequestId) -> Result<Output, EngineError> {
         if !self.requests.contains_key(&id) {
-            return Err(UnknownRequest(id));
+            return Err(UnknownRequest(id).into());
         }
-        Ok(self.finish(id, FinishReason::Aborted))
+        self.finish(id, FinishReason::Aborted)
+    }
+
+    /// Forgets which prefixes are on the device. Requests go on, and what the offload keeps stays.
+    pub fn forget_device(&mut self) {
+        self.groups.forget();
     }
 
     /// Forgets which prefixes are on the device, and what the offload keeps. Requests go on.
     pub fn reset(&mut self) {
         self.groups.forget();
-        self.offload.reset();
+        self.offload.reset(&mut self.events);
     }
 
     /// One step.
@@ -207,24 +205,29 @@ impl<O: Offload> Engine<O> {
     /// # Errors
     /// [`EngineError`] if the device fails or something that the step depends on does not end in time.
     pub fn step(&mut self) -> Result<StepReport, EngineError> {
-        self.poll(Duration::ZERO);
-        let schedule = self.schedule();
+        self.poll(Duration::ZERO)?;
+        let schedule = self.schedule()?;
         let batch = self.batch(&schedule);
-        let (mut loads, stores) = self.begin_copies(&schedule)?;
-        let mut report = StepReport { preempted: schedule.preempted.len(), ..StepReport::default() };
+        let (plan, loads) = self.begin_copies(&schedule)?;
+        let mut report = StepReport {
+            preempted: schedule.preempted.len(),
+            layered_loads: loads.len(),
+            ..StepReport::default()
+        };
         if !batch.is_empty() {
-            self.launch(&batch, &mut loads)?;
+            self.launch(&batch, &loads)?;
         }
-        self.submit_stores(stores)?;
+        let behind = self.device().compute().point();
+        self.copies.start_stores(&plan, behind);
         if batch.is_empty() {
             if schedule.preempted.is_empty() && !self.is_idle() {
-                self.rest();
+                self.rest()?;
             }
             return Ok(report);
         }
         let logits = self.await_compute(&loads)?;
         report.computed_tokens = schedule.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        self.take_results(schedule.chunks, &logits, &mut report);
+        self.take_results(schedule.chunks, &logits, &mut report)?;
         Ok(report)
     }
 
@@ -250,9 +253,8 @@ impl<O: Offload> Engine<O> {
         Arc::new(batch)
     }
 
-    /// Asks the offload what is to be copied, waits for what must be over, and submits the loads. The stores are for
-    /// after the launch.
-    fn begin_copies(&mut self, schedule: &Schedule) -> Result<(Vec<LayeredLoad>, Vec<CopyJob>), EngineError> {
+    /// Asks the offload what is to be copied, lets compute wait for what must be over, and begins the loads.
+    fn begin_copies(&mut self, schedule: &Schedule) -> Result<(StepPlan, Vec<LayeredLoad>), EngineError> {
         let scheduled: Vec<ScheduledTokens<'_>> = schedule
             .chunks
             .iter()
@@ -261,72 +263,51 @@ impl<O: Offload> Engine<O> {
                 tokens: chunk.tokens.clone(),
             })
             .collect();
-        let new_blocks = self.groups.take_new();
-        let plan = self.offload.build_step(&StepInput {
-            scheduled: &scheduled,
-            new_blocks: &new_blocks,
-            preempted: &schedule.preempted,
-            finished: &self.finished,
-        });
-        self.finished.clear();
-        let (device, offload, events) = (&mut self.device, &mut self.offload, &mut self.events);
-        self.copies.wait_for(device, &plan.wait_for, offload, events)?;
-        let mut layered = Vec::new();
-        if !plan.loads.is_empty() {
-            let stream = device.compute().handle();
-            let after = Copies::fence(device, stream)?;
-            for load in plan.loads {
-                layered.extend(self.copies.submit(device, load, after, offload, events));
-            }
-        }
-        Ok((layered, plan.stores))
+        let lost = std::mem::take(&mut self.lost);
+        // A request that was aborted since is gone.
+        let mut preempted: Vec<_> = lost.into_iter().filter(|id| self.requests.contains_key(id)).collect();
+        preempted.extend_from_slice(&schedule.preempted);
+        let plan = self.offload.build_step(&StepInput { scheduled: &scheduled, preempted: &preempted })?;
+        let stream = self.copies.device().compute().clone();
+        let (offload, events) = (&mut self.offload, &mut self.events);
+        self.copies.order_behind(&plan.wait_for, stream.handle(), offload, events)?;
+        self.copies.start_loads(&plan, stream.point());
+        let layered = plan.loads.iter().filter(|load| self.layered.contains_key(&load.request));
+        let layered = layered.map(|load| LayeredLoad { copy: load.copy, request: load.request }).collect();
+        Ok((plan, layered))
     }
 
     /// Launches the step's compute, each layer behind what is loaded for it.
-    fn launch(&mut self, batch: &Arc<Batch>, loads: &mut [LayeredLoad]) -> Result<(), EngineError> {
-        let (device, offload, events) = (&mut self.device, &mut self.offload, &mut self.events);
-        let stream = device.compute().clone();
+    fn launch(&mut self, batch: &Arc<Batch>, loads: &[LayeredLoad]) -> Result<(), EngineError> {
+        let stream = self.device().compute().clone();
+        let (offload, events) = (&mut self.offload, &mut self.events);
         self.forward.begin();
         for layer in 0..self.model.config().layers() {
-            let number = u32::try_from(layer).expect("a model has fewer layers");
-            if loads.iter().any(|load| load.is_before(number)) {
+            if !loads.is_empty() {
                 self.forward.flush(&stream, batch)?;
-                let place = (number, stream.handle());
-                self.copies.order_layer(device, place, loads, offload, events)?;
+                let number = u32::try_from(layer).expect("a model has fewer layers");
+                self.copies.order_layer((number, stream.handle()), loads, offload, events)?;
             }
             self.forward.add_layer(&stream, batch, layer)?;
         }
         self.forward.flush(&stream, batch)
     }
 
-    /// Submits stores behind the compute that was launched.
-    fn submit_stores(&mut self, stores: Vec<CopyJob>) -> Result<(), EngineError> {
-        if stores.is_empty() {
-            return Ok(());
-        }
-        let stream = self.device.compute().handle();
-        let after = Copies::fence(&mut self.device, stream)?;
-        for store in stores {
-            self.copies.submit(&mut self.device, store, after, &mut self.offload, &mut self.events);
-        }
-        Ok(())
-    }
-
     /// Waits for the step's compute and for the loads that it ran behind; the logits are `[sampled][token]`.
     fn await_compute(&mut self, loads: &[LayeredLoad]) -> Result<Vec<f32>, EngineError> {
-        self.device.compute().synchronize(self.options.step_timeout)?;
-        let (offload, events) = (&mut self.offload, &mut self.events);
-        self.copies.wait_for_loads(&mut self.device, loads, offload, events)?;
+        self.device().compute().synchronize(self.options.step_timeout)?;
+        self.copies.wait_for_loads(loads, &mut self.offload, &mut self.events)?;
         Ok(self.forward.take_logits())
     }
 
     /// Goes on with what a step has computed.
-    fn take_results(&mut self, chunks: Vec<Chunk>, logits: &[f32], report: &mut StepReport) {
+    fn take_results(
+        &mut self,
+        chunks: Vec<Chunk>,
+        logits: &[f32],
+        report: &mut StepReport,
+    ) -> Result<(), EngineError> {
         self.take_events();
-        // A load that was to end with the step, and of which nobody has told the end, has failed.
-        for (id, load) in std::mem::take(&mut self.layered) {
-            self.end_load(id, &load, load.start);
-        }
         let mut logits = logits.chunks_exact(self.model.config().vocabulary);
         for chunk in chunks {
             let id = chunk.request;
@@ -349,86 +330,84 @@ impl<O: Offload> Engine<O> {
                 request.logits.push(logits.to_vec());
             }
             if let Some(reason) = request.push(token, self.options.block_tokens) {
-                let output = self.finish(id, reason);
+                let output = self.finish(id, reason)?;
                 report.finished.push(output);
             }
         }
+        Ok(())
     }
 
     /// Gives copies, and whatever else an offload waits for, some time.
-    fn rest(&mut self) {
+    fn rest(&mut self) -> Result<(), EngineError> {
         if self.copies.is_idle() {
             std::thread::sleep(self.options.patience);
         }
-        self.poll(self.options.patience);
+        self.poll(self.options.patience)
     }
 
-    fn finish(&mut self, id: RequestId, reason: FinishReason) -> Output {
+    fn finish(&mut self, id: RequestId, reason: FinishReason) -> Result<Output, EngineError> {
+        let finish = self.offload.request_finished(id)?;
         let mut request = self.requests.remove(&id).expect("the caller has looked");
-        let after = self.offload.request_finished(request.view());
         let tables = std::mem::take(&mut request.tables);
-        match after {
-            BlocksAfter::Free => self.groups.release(&tables),
-            BlocksAfter::Parked => {
-                self.parked.insert(id, tables);
+        match finish {
+            Finish::Settled => self.groups.release(&tables),
+            Finish::CopiesOpen(_) => {
+                self.kept.insert(id, tables);
             }
         }
         self.waiting.remove(&id);
         self.running.remove(&id);
         self.loading.remove(&id);
-        self.finished.push(id);
-        request.into_output(reason)
+        Ok(request.into_output(reason))
     }
 
-    fn poll(&mut self, patience: Duration) {
-        self.copies.poll(&mut self.device, patience, &mut self.offload, &mut self.events);
+    fn poll(&mut self, patience: Duration) -> Result<(), EngineError> {
+        self.copies.poll(patience, &mut self.offload, &mut self.events)?;
         self.take_events();
+        Ok(())
     }
 
-    /// Goes on with requests whose loads have ended, and takes parked blocks back.
+    /// Goes on with requests whose loads have ended, and takes kept blocks back.
     fn take_events(&mut self) {
-        let OffloadEvents { loads_ended, released } = std::mem::take(&mut self.events);
-        for (id, valid) in loads_ended {
+        let OffloadEvents { loads_ended, settled } = std::mem::take(&mut self.events);
+        for (id, has_come) in loads_ended {
             let load = self.loading.remove(&id).or_else(|| self.layered.remove(&id));
             // A request that was aborted is gone.
             if let Some(load) = load {
-                self.end_load(id, &load, valid);
+                self.end_load(id, &load, has_come);
             }
         }
-        for id in released {
-            if let Some(tables) = self.parked.remove(&id) {
+        for id in settled {
+            if let Some(tables) = self.kept.remove(&id) {
                 self.groups.release(&tables);
             }
         }
     }
 
-    /// What came is known by name from now on. The request runs if that is all it waited for; else it begins again,
-    /// with what the device then has.
-    fn end_load(&mut self, id: RequestId, load: &Range<usize>, valid: usize) {
+    /// What came is known by name from now on, and the request runs. If it has not come, the request begins again with
+    /// what the device has.
+    fn end_load(&mut self, id: RequestId, load: &Range<usize>, has_come: bool) {
         let block_tokens = self.options.block_tokens as usize;
         let request = self.requests.get_mut(&id).expect("it is loading");
-        let valid = valid.clamp(load.start, load.end);
-        self.groups.publish(
-            &request.tables,
-            &request.hashes,
-            load.start / block_tokens..valid / block_tokens,
-        );
-        request.hits.loaded_tokens += (valid - load.start) as u64;
-        request.hits.failed_tokens += (load.end - valid) as u64;
-        if valid == load.end {
+        if has_come {
+            let blocks = load.start / block_tokens..load.end / block_tokens;
+            self.groups.publish(&request.tables, &request.hashes, blocks);
+            request.hits.loaded_tokens += load.len() as u64;
             request.computed = load.end;
             self.running.insert(id);
         } else {
+            request.hits.failed_tokens += load.len() as u64;
             self.take_back(id);
             self.running.remove(&id);
             self.waiting.insert(id);
+            self.lost.push(id);
         }
     }
 
     /// Whether no request is left, and nothing that would still move.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty()
-            && self.parked.is_empty()
+            && self.kept.is_empty()
             && self.copies.is_idle()
             && !self.offload.has_pending_work()
     }
@@ -448,7 +427,7 @@ impl<O: Offload> Engine<O> {
         self.groups.find(group, name)
     }
 
-    /// By group: blocks that no request uses and nobody copies, with or without a name.
+    /// By group: blocks that no request has, and that are not kept for copies; with or without a name.
     pub fn blocks_available(&self) -> Vec<usize> {
         self.groups.available()
     }
@@ -460,7 +439,7 @@ impl<O: Offload> Engine<O> {
 
     /// The device, for its memory, its statistics and its races.
     pub fn device(&self) -> &HostDevice {
-        &self.device
+        self.copies.device()
     }
 
     /// The offload.
@@ -476,7 +455,7 @@ impl<O: Offload> Engine<O> {
     /// Holds the engine to its invariants. For tests.
     pub fn assert_consistent(&self) {
         let live = self.requests.values().map(|request| &request.tables[..]);
-        self.groups.assert_consistent(live.chain(self.parked.values().map(|tables| &tables[..])));
+        self.groups.assert_consistent(live.chain(self.kept.values().map(|tables| &tables[..])));
         assert!(self.layered.is_empty(), "a load by layer ends with its step");
         for id in self.requests.keys() {
             let places =

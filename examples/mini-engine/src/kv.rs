@@ -1,9 +1,10 @@
 //! Where keys and values lie: arenas of a device's memory, described as kvo wants them described.
 
-use kvo_core::{BlockId, ChunkLayout, DeviceBackend, RegionId};
-use kvo_cuda::{BlockLayout, GeometryError, GroupSpec, HostDevice, LayerTensor};
+use kvo_connector::{GroupKind, GroupOptions};
+use kvo_core::{BlockId, ChunkLayout, DeviceSpan, RegionId};
+use kvo_cuda::{BlockLayout, ChunkIdentity, Fingerprint, GroupSpec, HostDevice, LayerTensor, Parallelism};
 
-use crate::{EngineError, LayerGroup, ModelConfig};
+use crate::{EngineError, EngineOptions, LayerGroup, ModelConfig};
 
 /// Keys, then values.
 pub(crate) const PLANES: u32 = 2;
@@ -35,49 +36,32 @@ pub struct KvCaches {
 }
 
 impl KvCaches {
-    /// Allocates arenas of `num_blocks` blocks of `block_tokens` tokens for each group of the model, and attaches them.
+    /// What an engine with these options has for a model: nothing is allocated yet.
     ///
     /// # Errors
-    /// [`EngineError`], where they do not fit; what was allocated lives as long as the device.
-    pub(crate) fn allocate(
-        device: &mut HostDevice,
-        model: &ModelConfig,
-        layout: KvLayout,
-        block_tokens: u32,
-        num_blocks: u32,
-    ) -> Result<Self, EngineError> {
-        let token_bytes = (model.kv_dim() * NUMBER_BYTES) as u64;
-        let groups = model.groups();
+    /// [`EngineError::Layout`] or [`EngineError::Geometry`] if a block would be too large.
+    pub fn plan(model: &ModelConfig, options: &EngineOptions) -> Result<Self, EngineError> {
+        options.check()?;
         let mut caches = Self {
-            layout,
-            groups,
-            block_tokens,
-            num_blocks,
-            token_bytes,
+            layout: options.layout,
+            groups: model.groups(),
+            block_tokens: options.block_tokens,
+            num_blocks: options.num_blocks,
+            token_bytes: (model.kv_dim() * NUMBER_BYTES) as u64,
             regions: Vec::new(),
             tensors: Vec::new(),
             pages: vec![[(0, 0); PLANES as usize]; model.layers()],
         };
-        let mut addresses = Vec::new();
         for group in 0..caches.groups.len() {
-            let tensors = caches.attach_group(device, group, &mut addresses)?;
+            let tensors = caches.plan_group(group)?;
             caches.tensors.push(tensors);
         }
-        let described = caches.describe(1)?;
-        for plane in described.groups().iter().flat_map(kvo_cuda::GroupLayout::planes) {
-            let base = addresses[plane.region.0 as usize] + plane.base_offset;
-            caches.pages[plane.layer as usize][plane.plane as usize] = (base, plane.block_stride);
-        }
+        caches.place(&vec![0; caches.regions.len()])?;
         Ok(caches)
     }
 
-    /// Makes the arenas of a group; `addresses` are those of the regions.
-    fn attach_group(
-        &mut self,
-        device: &mut HostDevice,
-        group: usize,
-        addresses: &mut Vec<u64>,
-    ) -> Result<Vec<LayerTensor>, EngineError> {
+    /// The arenas of a group.
+    fn plan_group(&mut self, group: usize) -> Result<Vec<LayerTensor>, EngineError> {
         let layers: Vec<u32> = self.groups[group].layers.iter().map(|&layer| narrow(layer)).collect();
         let layers_an_arena = match self.layout {
             KvLayout::LayerFirst => 1,
@@ -87,14 +71,32 @@ impl KvCaches {
         for layers in layers.chunks(layers_an_arena) {
             let chunk = self.chunk(layers.len(), 1)?;
             let bytes = chunk.block_bytes().saturating_mul(u64::from(self.num_blocks));
-            let span = device.alloc(bytes)?;
-            let region = device.attach(span)?;
-            assert_eq!(region.0 as usize, addresses.len(), "the engine alone attaches");
-            addresses.push(span.address());
+            let region = RegionId(narrow(self.regions.len()));
             self.regions.push((region, bytes));
             tensors.push(LayerTensor { layer: layers[0], region, offset: 0 });
         }
         Ok(tensors)
+    }
+
+    /// Allocates the arenas, and returns them in the order of their regions.
+    ///
+    /// # Errors
+    /// [`EngineError`], where they do not fit; what was allocated lives as long as the device.
+    pub(crate) fn allocate(&mut self, device: &HostDevice) -> Result<Vec<DeviceSpan>, EngineError> {
+        let spans: Result<Vec<_>, _> = self.regions.iter().map(|(_, bytes)| device.alloc(*bytes)).collect();
+        let spans = spans?;
+        self.place(&spans.iter().map(DeviceSpan::address).collect::<Vec<_>>())?;
+        Ok(spans)
+    }
+
+    /// Takes note of where pages are; `addresses` are those of the regions.
+    fn place(&mut self, addresses: &[u64]) -> Result<(), EngineError> {
+        let described = self.layout(1)?;
+        for plane in described.groups().iter().flat_map(kvo_cuda::GroupLayout::planes) {
+            let base = addresses[plane.region.0 as usize] + plane.base_offset;
+            self.pages[plane.layer as usize][plane.plane as usize] = (base, plane.block_stride);
+        }
+        Ok(())
     }
 
     fn chunk(&self, layers: usize, blocks_per_chunk: u32) -> Result<ChunkLayout, EngineError> {
@@ -135,13 +137,30 @@ impl KvCaches {
     /// # Errors
     /// [`EngineError::Layout`] or [`EngineError::Geometry`] if a chunk would be too large.
     pub fn layout(&self, blocks_per_chunk: u32) -> Result<BlockLayout, EngineError> {
-        self.describe(blocks_per_chunk)
+        Ok(BlockLayout::new(&self.regions, &self.specs(blocks_per_chunk)?)?)
     }
 
-    fn describe(&self, blocks_per_chunk: u32) -> Result<BlockLayout, EngineError> {
-        let layout: Result<_, GeometryError> =
-            BlockLayout::new(&self.regions, &self.specs(blocks_per_chunk)?);
-        Ok(layout?)
+    /// The groups as a connector knows them, each with blocks of its own.
+    pub fn group_options(&self, blocks_per_chunk: u32) -> Vec<GroupOptions> {
+        let of_group = |(group, pool): (&LayerGroup, u32)| {
+            let kind = group.window.map_or(GroupKind::Full, |tokens| GroupKind::Window { tokens });
+            GroupOptions { kind, block_tokens: self.block_tokens, blocks_per_chunk, pool }
+        };
+        self.groups.iter().zip(0..).map(of_group).collect()
+    }
+
+    /// What tells chunks of these caches from those of others, where they outlive the engine. `model` names the weights.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub fn fingerprint(&self, model: &str, blocks_per_chunk: u32) -> Result<Fingerprint, EngineError> {
+        let identity = ChunkIdentity {
+            model: model.to_owned(),
+            dtype: "f32".to_owned(),
+            tokens_per_block: vec![self.block_tokens; self.groups.len()],
+            parallelism: Parallelism::SINGLE,
+        };
+        Ok(self.layout(blocks_per_chunk)?.fingerprint(&identity)?)
     }
 
     /// The groups, in the order of their indices.
@@ -164,7 +183,7 @@ impl KvCaches {
         self.token_bytes * u64::from(self.block_tokens)
     }
 
-    /// The attached arenas with their bytes, in the order of their ids.
+    /// The arenas with their bytes, in the order of their ids.
     pub fn regions(&self) -> &[(RegionId, u64)] {
         &self.regions
     }

@@ -18,18 +18,35 @@
 //! - [`KvCaches`] are arenas in the memory of a [`HostDevice`](kvo_cuda::HostDevice), attached and described by
 //!   [`GroupSpec`](kvo_cuda::GroupSpec)s.
 //! - An [`Engine`] runs requests in steps. It never computes what it finds by name on its device.
-//! - An [`Offload`] is where offloading goes in. [`NoOffload`] keeps nothing.
+//! - An [`Offload`] is where offloading goes in: [`Connected`] is that by kvo, [`NoOffload`] keeps nothing.
+//!
+//! # Where each event goes
+//!
+//! | what happens in the engine | what is called | of kvo |
+//! |---|---|---|
+//! | a request comes | `Engine::add` | `Connector::new_request`, `add_hashes` |
+//! | a request could begin; blocks of its prefix were found on the device | `admit` in `schedule.rs` | `Connector::match_prefix` |
+//! | it has blocks for what else was found | `begin_load` there | `Connector::blocks_allocated` |
+//! | the step is scheduled; blocks were taken from requests, or their loads have failed | `begin_copies` in `engine.rs` | `Connector::build_step` |
+//! | blocks are written by compute which copies still use | `begin_copies` | `Worker::order_behind`, what the plan says to wait for |
+//! | compute is about to be launched | `begin_copies` | `Worker::start_loads` |
+//! | a layer is about to be launched, behind a load | `launch` | `Worker::order_layer` |
+//! | compute was launched | `step` | `Worker::start_stores` |
+//! | a copy may have ended | `Copies::poll` | `Worker::poll`, `Connector::copy_reported`, `copy_released`, `take_late`, `take_settled` |
+//! | a load has failed, or was void | `end_load` | its request is among the preempted of the next `build_step` |
+//! | a request has its last token or is aborted | `finish` | `Connector::request_finished` |
+//! | everything is to be forgotten | `Engine::reset` | `Connector::reset` |
 //!
 //! # Example
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use kvo_mini_engine::{Engine, EngineOptions, Model, ModelConfig, NewRequest, NoOffload, NoSlots};
+//! use kvo_mini_engine::{Engine, EngineOptions, Model, ModelConfig, NewRequest, NoOffload};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Arc::new(Model::seeded(ModelConfig::tiny(), 1)?);
-//! let mut engine = Engine::new(model, EngineOptions::default(), Arc::new(NoSlots), NoOffload)?;
+//! let mut engine = Engine::new(model, EngineOptions::default(), NoOffload)?;
 //! let prompt: Vec<u32> = b"Once upon a time there was a block of sixteen tokens".map(u32::from).to_vec();
 //!
 //! engine.add(NewRequest::new(prompt.clone(), 8))?;
@@ -38,6 +55,37 @@
 //! let again = engine.run()?;
 //! assert_eq!(again[0].tokens, first[0].tokens);
 //! assert_eq!(again[0].hits.device_tokens, 48); // three whole blocks of 52 tokens
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With 64 chunks in host memory, what the device has forgotten is loaded:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use kvo_connector::{Offload, OffloadConfig, WorkerOptions};
+//! use kvo_mini_engine::{Connected, Engine, EngineOptions, KvCaches, Model, ModelConfig, NewRequest};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Arc::new(Model::seeded(ModelConfig::tiny(), 1)?);
+//! let options = EngineOptions::default();
+//! let caches = KvCaches::plan(model.config(), &options)?;
+//! let layout = caches.layout(1)?;
+//! let config = OffloadConfig::new(64 * layout.groups()[0].chunk_bytes());
+//! let kvo = Offload::builder(config, layout, caches.group_options(1), options.block_tokens).build()?;
+//! let host = kvo.host().clone();
+//! let connected = Connected::new(kvo.connector, host, WorkerOptions::default());
+//! let mut engine = Engine::new(model, options, connected)?;
+//!
+//! let prompt: Vec<u32> = (0..200).collect();
+//! engine.add(NewRequest::new(prompt.clone(), 8))?;
+//! let first = engine.run()?;
+//! engine.forget_device();
+//! engine.add(NewRequest::new(prompt, 8))?;
+//! let again = engine.run()?;
+//! assert_eq!(again[0].tokens, first[0].tokens);
+//! assert_eq!(again[0].hits.loaded_tokens, 192);
 //! # Ok(())
 //! # }
 //! ```
@@ -53,17 +101,18 @@
 
 #![forbid(unsafe_code)]
 
+mod connected;
 mod engine;
 mod kv;
 mod model;
 mod random;
 
 pub use crate::{
+    connected::Connected,
     engine::{
-        BlockTable, BlocksAfter, CopyFailure, CopyJob, Engine, EngineError, EngineOptions, FinishReason,
-        Hits, LoadStart, NewRequest, NoOffload, NoSlots, Offload, OffloadEvents, Output, PrefixMatch,
-        RequestRefused, RequestView, Sampling, ScheduledTokens, StepInput, StepPlan, StepReport,
-        UnknownRequest,
+        BlockTable, Engine, EngineError, EngineOptions, FinishReason, Hits, LoadStart, NewRequest, NoOffload,
+        Offload, OffloadEvents, Output, RequestRefused, RequestView, Sampling, ScheduledTokens, StepInput,
+        StepReport, UnknownRequest,
     },
     kv::{KvCaches, KvLayout},
     model::{GgufError, LayerGroup, Model, ModelConfig, ModelError, Vocabulary},

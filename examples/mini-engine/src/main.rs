@@ -2,14 +2,22 @@
 
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use kvo_connector::{NvmeConfig, OffloadConfig, WorkerOptions};
+use kvo_cuda::GroupLayout;
 use kvo_mini_engine::{
-    Engine, EngineOptions, Hits, KvLayout, Model, ModelConfig, NewRequest, NoOffload, NoSlots, Output,
-    Sampling, Vocabulary,
+    Connected, Engine, EngineOptions, Hits, KvCaches, KvLayout, Model, ModelConfig, NewRequest, NoOffload,
+    Offload, Output, Sampling, Vocabulary,
 };
+use sha2::{Digest, Sha256};
 
 /// Generates text with a small transformer on the CPU.
 #[derive(Debug, Parser)]
@@ -21,9 +29,33 @@ struct Args {
     /// Seed of random weights.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where KV data is kept besides the device. There is nothing but off yet.
-    #[arg(long, default_value = "off", value_parser = only_off)]
-    offload: String,
+    /// Where KV data is kept besides the device.
+    #[arg(long, value_enum, default_value = "off")]
+    offload: Kept,
+    /// Chunks that are kept in host memory.
+    #[arg(long, default_value_t = 256)]
+    cpu_chunks: u32,
+    /// Where the store for cpu+nvme is, and stays. The directory must exist.
+    #[arg(long, value_name = "DIR")]
+    nvme_dir: Option<PathBuf>,
+    /// Chunks of that store.
+    #[arg(long, default_value_t = 1024)]
+    nvme_chunks: u32,
+    /// Which chunk goes first, in both: lru, arc, ylru, ..
+    #[arg(long, default_value = "ylru")]
+    policy: String,
+    /// Blocks a chunk.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks_per_chunk: u32,
+    /// A TOML file that says where KV data is kept, instead of the options above but the last.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["offload", "nvme_dir"])]
+    config: Option<PathBuf>,
+    /// Computes layers as their loads arrive, instead of waiting for all of a load.
+    #[arg(long)]
+    by_layer: bool,
+    /// Forgets after each round what the device has.
+    #[arg(long)]
+    forget_device: bool,
     /// A text to go on from; may be repeated.
     #[arg(long, value_name = "TEXT")]
     prompt: Vec<String>,
@@ -63,16 +95,18 @@ fn token_list(text: &str) -> Result<TokenList, std::num::ParseIntError> {
     text.split(',').map(|number| number.trim().parse()).collect::<Result<_, _>>().map(TokenList)
 }
 
-fn only_off(text: &str) -> Result<String, String> {
-    match text {
-        "off" => Ok(text.to_owned()),
-        _ => Err("this program keeps KV data on the device alone: off is the only choice".to_owned()),
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kept {
+    Off,
+    Cpu,
+    #[value(name = "cpu+nvme")]
+    CpuNvme,
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let (model, words) = load(&args)?;
+    let model = Arc::new(model);
     let layout = if args.block_first { KvLayout::BlockFirst } else { KvLayout::LayerFirst };
     let options = EngineOptions {
         block_tokens: args.block_tokens,
@@ -82,17 +116,91 @@ fn main() -> anyhow::Result<()> {
         threads: args.threads,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::new(Arc::new(model), options, Arc::new(NoSlots), NoOffload)?;
     let prompts = prompts(&args, words.as_ref());
     anyhow::ensure!(!prompts.is_empty(), "there is no prompt: give --prompt or --tokens");
+    let has_store = args.offload == Kept::CpuNvme;
+    anyhow::ensure!(has_store || args.nvme_dir.is_none(), "--nvme-dir is for --offload cpu+nvme");
+    if args.config.is_none() && args.offload == Kept::Off {
+        let mut engine = Engine::new(model, options, NoOffload)?;
+        return serve(&mut engine, &prompts, &args, words.as_ref(), |_| String::new());
+    }
+    let (offload, deadline) = offload(&args, &model, &options)?;
+    let host = Arc::clone(offload.host());
+    let worker = WorkerOptions { deadline, ..WorkerOptions::default() };
+    let mut connected = Connected::new(offload.connector, host, worker);
+    connected.by_layer = args.by_layer;
+    let mut engine = Engine::new(model, options, connected)?;
+    let chunk_tokens = args.block_tokens * args.blocks_per_chunk;
+    let mut before = 0;
+    serve(&mut engine, &prompts, &args, words.as_ref(), |engine| {
+        let now = engine.offload().connector().manager().stats().primary.chunks_promoted;
+        let promoted = now - std::mem::replace(&mut before, now);
+        format!("promoted from NVMe {promoted} chunks of {chunk_tokens}, ")
+    })
+}
+
+/// What the options, or a file, say of where KV data is kept; and how long a copy may take.
+fn offload(
+    args: &Args,
+    model: &Model,
+    options: &EngineOptions,
+) -> anyhow::Result<(kvo_connector::Offload, Option<Duration>)> {
+    let caches = KvCaches::plan(model.config(), options)?;
+    let layout = caches.layout(args.blocks_per_chunk)?;
+    let chunk_bytes = layout.groups().iter().map(GroupLayout::chunk_bytes).max().unwrap_or(0);
+    let config = match &args.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            toml::from_str(&text).with_context(|| path.display().to_string())?
+        }
+        None => config(args, chunk_bytes)?,
+    };
+    let groups = caches.group_options(args.blocks_per_chunk);
+    let deadline = config.device.deadline_ms.map(Duration::from_millis);
+    let offload = kvo_connector::Offload::builder(config, layout, groups, args.block_tokens)
+        .with_fingerprint(caches.fingerprint(&identity(args)?, args.blocks_per_chunk)?)
+        .build()?;
+    Ok((offload, deadline))
+}
+
+fn config(args: &Args, chunk_bytes: u64) -> anyhow::Result<OffloadConfig> {
+    let mut config = OffloadConfig::new(chunk_bytes * u64::from(args.cpu_chunks));
+    config.cpu.policy.clone_from(&args.policy);
+    config.cpu.huge_pages = false;
+    if args.offload == Kept::CpuNvme {
+        let dir = args.nvme_dir.as_ref().context("cpu+nvme needs --nvme-dir")?;
+        let nvme = NvmeConfig::new(dir, chunk_bytes * u64::from(args.nvme_chunks));
+        config.nvme = Some(NvmeConfig { policy: args.policy.clone(), ..nvme });
+    }
+    Ok(config)
+}
+
+/// What tells the chunks of this model from those of others: its seed, or what is in its file.
+fn identity(args: &Args) -> anyhow::Result<String> {
+    Ok(match &*args.model {
+        name @ ("tiny" | "small" | "window") => format!("{name}, seed {}", args.seed),
+        path => format!("SHA-256 {:?}", Sha256::digest(std::fs::read(path)?)),
+    })
+}
+
+fn serve<O: Offload>(
+    engine: &mut Engine<O>,
+    prompts: &[Vec<u32>],
+    args: &Args,
+    words: Option<&Vocabulary>,
+    mut promoted: impl FnMut(&Engine<O>) -> String,
+) -> anyhow::Result<()> {
     for round in 1..=args.rounds {
         let started = Instant::now();
-        let outputs = answer(&mut engine, &prompts, &args, words.as_ref())?;
+        let outputs = answer(engine, prompts, args, words)?;
         let seconds = started.elapsed().as_secs_f64();
         for (nth, output) in outputs.iter().enumerate() {
-            print_answer(nth, output, words.as_ref());
+            print_answer(nth, output, words);
         }
-        print_report(round, &outputs, seconds);
+        print_report(round, &outputs, &promoted(engine), seconds);
+        if args.forget_device {
+            engine.forget_device();
+        }
     }
     Ok(())
 }
@@ -118,8 +226,8 @@ fn prompts(args: &Args, words: Option<&Vocabulary>) -> Vec<Vec<u32>> {
 }
 
 /// Answers all prompts at once; the outputs come in their order.
-fn answer(
-    engine: &mut Engine,
+fn answer<O: Offload>(
+    engine: &mut Engine<O>,
     prompts: &[Vec<u32>],
     args: &Args,
     words: Option<&Vocabulary>,
@@ -143,21 +251,22 @@ fn print_answer(nth: usize, output: &Output, words: Option<&Vocabulary>) {
     let Hits { prompt_tokens, computed_tokens, device_tokens, loaded_tokens, preemptions, .. } = output.hits;
     println!(
         "  prompt {prompt_tokens}, computed {computed_tokens}, found on the device {device_tokens}, \
-         loaded {loaded_tokens}, preempted {preemptions} times"
+         loaded from CPU {loaded_tokens}, preempted {preemptions} times"
     );
 }
 
-fn print_report(round: u32, outputs: &[Output], seconds: f64) {
+fn print_report(round: u32, outputs: &[Output], promoted: &str, seconds: f64) {
     let sum = |of: fn(&Output) -> u64| outputs.iter().map(of).sum::<u64>();
     let computed = sum(|output| output.hits.computed_tokens);
     println!(
         "round {round}: {} answers, {} tokens generated; prompts {}, computed {computed}, found on the device {}, \
-         loaded {}; {:.3} s, {:.0} tokens/s computed",
+         loaded from CPU {}, {promoted}failed {}; {:.3} s, {:.0} tokens/s computed",
         outputs.len(),
         sum(|output| output.tokens.len() as u64),
         sum(|output| output.hits.prompt_tokens),
         sum(|output| output.hits.device_tokens),
         sum(|output| output.hits.loaded_tokens),
+        sum(|output| output.hits.failed_tokens),
         seconds,
         computed as f64 / seconds,
     );

@@ -207,7 +207,7 @@ fn an_answer_ends_at_a_stop_token_or_with_an_abort() {
     let aborted = engine.abort(id).unwrap();
     assert_eq!((aborted.reason, aborted.tokens.len()), (FinishReason::Aborted, 5));
     check_answer(&aborted, &whole, "aborted");
-    assert_eq!(engine.abort(id), Err(UnknownRequest(id)));
+    assert!(matches!(engine.abort(id), Err(EngineError::Unknown(unknown)) if unknown == UnknownRequest(id)));
     check_empty(&engine, "aborted");
 }
 
@@ -215,7 +215,7 @@ fn an_answer_ends_at_a_stop_token_or_with_an_abort() {
 fn what_cannot_be_answered_is_refused() {
     let mut engine = engine(&TINY, EngineOptions { num_blocks: 4, ..options() });
     let mut check = |request: NewRequest, expected: RequestRefused| {
-        assert_eq!(engine.add(request), Err(expected));
+        assert!(matches!(engine.add(request), Err(EngineError::Refused(refused)) if refused == expected));
         assert!(engine.is_idle());
     };
     check(NewRequest::new(vec![], 1), RequestRefused::EmptyPrompt);

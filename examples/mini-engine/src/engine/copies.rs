@@ -1,180 +1,98 @@
-//! The copies of an offload on the device: submitted, polled, and waited for where a step depends on them.
+//! The worker that runs an offload's plans, and the waiting where a step depends on copies. All of it has a limit.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use kvo_core::{
-    ComputePoint, DeviceBackend, Fence, JobId, MarkOrder, StreamHandle, SubmitErrorReason, Ticket, Transfer,
-    TransferCompletion,
-};
-use kvo_cuda::LayerMarks;
+use kvo_connector::{CopyId, LayerOrder, StepPlan, Worker, WorkerReport};
+use kvo_core::{ComputePoint, RequestId, StreamHandle};
+use kvo_cuda::HostDevice;
 
-use super::offload::{CopyJob, Offload, OffloadEvents};
+use super::offload::{Offload, OffloadEvents};
 use crate::EngineError;
 
 /// How long one look at the device waits, where a step waits for copies.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Jobs that are on the device.
+/// The worker, and what it has said.
 #[derive(Debug)]
 pub(super) struct Copies {
+    worker: Worker<HostDevice>,
     /// How long copies are waited for that a step depends on.
     timeout: Duration,
-    open: HashMap<JobId, Ticket>,
-    jobs: HashMap<Ticket, JobId>,
-    /// Over, and not to be touched yet.
-    held: HashMap<Ticket, JobId>,
-    done: Vec<TransferCompletion>,
-    released: Vec<Ticket>,
+    reports: Vec<WorkerReport>,
 }
 
 /// A load that compute runs behind, layer by layer.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LayeredLoad {
-    job: JobId,
-    ticket: Ticket,
-    marks: LayerMarks,
-    /// The mark that compute comes after already.
-    ordered: Option<u32>,
+    pub(super) copy: CopyId,
+    pub(super) request: RequestId,
 }
 
 impl LayeredLoad {
-    /// Whether compute must be told to come after it before a layer is launched.
-    pub(super) fn is_before(&self, layer: u32) -> bool {
-        self.marks.mark_of(layer).is_some_and(|mark| self.ordered != Some(mark))
+    fn has_ended(&self, events: &OffloadEvents) -> bool {
+        events.loads_ended.iter().any(|(request, _)| *request == self.request)
     }
 }
 
 impl Copies {
-    pub(super) fn new(timeout: Duration) -> Self {
-        Self {
-            timeout,
-            open: HashMap::new(),
-            jobs: HashMap::new(),
-            held: HashMap::new(),
-            done: Vec::new(),
-            released: Vec::new(),
-        }
+    pub(super) fn new(worker: Worker<HostDevice>, timeout: Duration) -> Self {
+        Self { worker, timeout, reports: Vec::new() }
+    }
+
+    pub(super) fn device(&self) -> &HostDevice {
+        self.worker.device()
     }
 
     /// Whether the device has something to do, or something that it does not let go.
     pub(super) fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.held.is_empty()
-    }
-
-    /// Whether the device may touch what the job copies.
-    fn in_use(&self, job: JobId) -> bool {
-        self.open.contains_key(&job) || self.held.values().any(|held| *held == job)
+        self.worker.num_open() == 0
     }
 
     /// Tells the offload of all copies that have ended, and waits up to `patience` for one if any is open.
     pub(super) fn poll(
         &mut self,
-        device: &mut dyn DeviceBackend,
         patience: Duration,
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
-    ) {
+    ) -> Result<(), EngineError> {
         if patience.is_zero() {
-            device.poll(&mut self.done);
+            self.worker.poll(&mut self.reports);
         } else {
-            device.wait(patience, &mut self.done);
+            self.worker.wait(patience, &mut self.reports);
         }
-        for TransferCompletion { ticket, result, held } in self.done.drain(..) {
-            let Some(job) = self.jobs.remove(&ticket) else { continue };
-            self.open.remove(&job);
-            if held {
-                self.held.insert(ticket, job);
-            }
-            offload.job_done(job, result.map_err(Into::into), held, events);
-        }
-        device.take_released(&mut self.released);
-        for ticket in self.released.drain(..) {
-            if let Some(job) = self.held.remove(&ticket) {
-                offload.job_released(job, events);
-            }
-        }
+        offload.reported(&mut self.reports, events)?;
+        self.reports.clear();
+        Ok(())
     }
 
-    /// Submits a job behind a fence. A device that takes no more transfers for now is waited for, up to the timeout.
-    pub(super) fn submit(
-        &mut self,
-        device: &mut dyn DeviceBackend,
-        job: CopyJob,
-        after: Fence,
-        offload: &mut impl Offload,
-        events: &mut OffloadEvents,
-    ) -> Option<LayeredLoad> {
-        let CopyJob { job, class, ops, marks, deadline } = job;
-        assert!(!self.open.contains_key(&job), "job {job} is open already");
-        let mut transfer =
-            Transfer { marks: marks.ends.clone(), deadline, ..Transfer::new(class, ops, after) };
-        let started = Instant::now();
-        loop {
-            match device.submit(transfer) {
-                Ok(ticket) => {
-                    self.open.insert(job, ticket);
-                    self.jobs.insert(ticket, job);
-                    let is_layered = !marks.ends.is_empty();
-                    return is_layered.then_some(LayeredLoad { job, ticket, marks, ordered: None });
-                }
-                Err(refused)
-                    if matches!(refused.reason, SubmitErrorReason::Full { .. })
-                        && started.elapsed() < self.timeout =>
-                {
-                    transfer = refused.transfer;
-                    self.poll(device, LOOK, offload, events);
-                }
-                Err(refused) => {
-                    offload.job_done(job, Err(refused.reason.into()), false, events);
-                    return None;
-                }
-            }
-        }
+    /// Begins the loads of a plan behind the compute that is on the stream.
+    pub(super) fn start_loads(&mut self, plan: &StepPlan, compute: ComputePoint) {
+        self.worker.start_loads(plan, compute);
     }
 
-    /// Waits until none of the jobs is open or held.
+    /// Begins the stores of a plan behind the compute that is on the stream.
+    pub(super) fn start_stores(&mut self, plan: &StepPlan, compute: ComputePoint) {
+        self.worker.start_stores(plan, compute);
+    }
+
+    /// Lets what is put on the stream from now on come after copies, however they end: they touch their blocks no more.
     ///
     /// # Errors
-    /// [`EngineError::JobTimedOut`].
-    pub(super) fn wait_for(
+    /// [`EngineError::CopyTimedOut`] if the device does not begin them, or does not let go of them, in time.
+    pub(super) fn order_behind(
         &mut self,
-        device: &mut dyn DeviceBackend,
-        jobs: &[JobId],
+        copies: &[CopyId],
+        stream: StreamHandle,
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
     ) -> Result<(), EngineError> {
         let started = Instant::now();
-        loop {
-            let in_use =
-                |job: &JobId| self.open.contains_key(job) || self.held.values().any(|held| held == job);
-            let Some(&job) = jobs.iter().find(|job| in_use(job)) else { return Ok(()) };
-            if started.elapsed() > self.timeout {
-                return Err(EngineError::JobTimedOut { job, waited: self.timeout });
+        let mut not_yet = copies.to_vec();
+        while !not_yet.is_empty() {
+            not_yet = self.worker.order_behind(&not_yet, stream)?;
+            if let Some(&copy) = not_yet.first() {
+                self.look(copy, started, offload, events)?;
             }
-            self.poll(device, LOOK, offload, events);
-        }
-    }
-
-    /// Waits until each of the loads has ended, well or not.
-    ///
-    /// # Errors
-    /// [`EngineError::JobTimedOut`].
-    pub(super) fn wait_for_loads(
-        &mut self,
-        device: &mut dyn DeviceBackend,
-        loads: &[LayeredLoad],
-        offload: &mut impl Offload,
-        events: &mut OffloadEvents,
-    ) -> Result<(), EngineError> {
-        let started = Instant::now();
-        while let Some(load) = loads.iter().find(|load| self.open.contains_key(&load.job)) {
-            if started.elapsed() > self.timeout {
-                return Err(EngineError::JobTimedOut { job: load.job, waited: self.timeout });
-            }
-            self.poll(device, LOOK, offload, events);
         }
         Ok(())
     }
@@ -182,36 +100,56 @@ impl Copies {
     /// Lets a layer's compute come after what the loads bring for it.
     ///
     /// # Errors
-    /// [`EngineError::JobTimedOut`] if the copies are not under way in time, [`EngineError::Fence`] if the device
-    /// makes no order.
+    /// As [`order_behind`](Self::order_behind).
     pub(super) fn order_layer(
         &mut self,
-        device: &mut dyn DeviceBackend,
         (layer, stream): (u32, StreamHandle),
-        loads: &mut [LayeredLoad],
+        loads: &[LayeredLoad],
         offload: &mut impl Offload,
         events: &mut OffloadEvents,
     ) -> Result<(), EngineError> {
         let started = Instant::now();
         for load in loads {
-            let Some(mark) = load.marks.mark_of(layer) else { continue };
-            while load.ordered != Some(mark) && self.in_use(load.job) {
-                let is_open = self.open.contains_key(&load.job);
-                if is_open && device.order_after(load.ticket, mark, stream)? == MarkOrder::Ordered {
-                    load.ordered = Some(mark);
-                } else if started.elapsed() > self.timeout {
-                    return Err(EngineError::JobTimedOut { job: load.job, waited: self.timeout });
-                } else {
-                    // Not under way yet; or ended, and then its end is learnt, and that of what it still touches.
-                    self.poll(device, LOOK, offload, events);
-                }
+            while self.worker.order_layer(load.copy, layer, stream)? == LayerOrder::NotYet {
+                self.look(load.copy, started, offload, events)?;
+            }
+            self.poll(Duration::ZERO, offload, events)?;
+            if load.has_ended(events) {
+                // If it has failed, the device may still write into its blocks.
+                self.order_behind(&[load.copy], stream, offload, events)?;
             }
         }
         Ok(())
     }
 
-    /// A fence behind all that is on the stream.
-    pub(super) fn fence(device: &mut dyn DeviceBackend, stream: StreamHandle) -> Result<Fence, EngineError> {
-        Ok(device.record_fence(ComputePoint::Stream(stream))?)
+    /// Waits until each of the loads has ended, well or not.
+    ///
+    /// # Errors
+    /// [`EngineError::CopyTimedOut`].
+    pub(super) fn wait_for_loads(
+        &mut self,
+        loads: &[LayeredLoad],
+        offload: &mut impl Offload,
+        events: &mut OffloadEvents,
+    ) -> Result<(), EngineError> {
+        let started = Instant::now();
+        while let Some(load) = loads.iter().find(|load| !load.has_ended(events)) {
+            self.look(load.copy, started, offload, events)?;
+        }
+        Ok(())
+    }
+
+    /// Waits a moment for a copy, if there is time left.
+    fn look(
+        &mut self,
+        copy: CopyId,
+        started: Instant,
+        offload: &mut impl Offload,
+        events: &mut OffloadEvents,
+    ) -> Result<(), EngineError> {
+        if started.elapsed() > self.timeout {
+            return Err(EngineError::CopyTimedOut { copy, waited: self.timeout });
+        }
+        self.poll(LOOK, offload, events)
     }
 }

@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use kvo_core::{AttachError, FenceError, JobId, LayoutError, RequestId};
+use kvo_connector::{ConnectorError, CopyId, WorkerError};
+use kvo_core::{LayoutError, RequestId};
 use kvo_cuda::{ComputeError, GeometryError, HostDeviceError};
 
 /// An engine cannot be made, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
+    /// A request is not taken.
+    #[error(transparent)]
+    Refused(#[from] RequestRefused),
+    /// There is no such request.
+    #[error(transparent)]
+    Unknown(#[from] UnknownRequest),
     /// An option is zero.
     #[error("{field} must not be 0")]
     Zero {
@@ -21,9 +28,6 @@ pub enum EngineError {
     /// The device could not be made, or has no memory left.
     #[error(transparent)]
     Device(#[from] HostDeviceError),
-    /// The device does not take an arena.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
     /// A chunk is too large.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -33,14 +37,17 @@ pub enum EngineError {
     /// Compute was not taken, or has failed.
     #[error(transparent)]
     Compute(#[from] ComputeError),
-    /// There is no point in compute that copies can wait for.
+    /// A call of the engine's does not fit what the connector knows.
     #[error(transparent)]
-    Fence(#[from] FenceError),
-    /// Copies that a step waits for did not end.
-    #[error("copy job {job} did not end within {waited:?}")]
-    JobTimedOut {
-        /// The job.
-        job: JobId,
+    Connector(#[from] ConnectorError),
+    /// The worker cannot be made, or no stream can be made to wait for its copies.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A copy that a step waits for did not end.
+    #[error("copy {} did not end within {waited:?}", copy.0)]
+    CopyTimedOut {
+        /// The copy.
+        copy: CopyId,
         /// How long it was waited for.
         waited: Duration,
     },

@@ -2,25 +2,24 @@
 //!
 //! In one step the engine calls, in this order:
 //!
-//! 1. [`job_done`](Offload::job_done) and [`job_released`](Offload::job_released) for copies that have ended; they
-//!    say which loads are over and which parked blocks come back;
+//! 1. [`reported`](Offload::reported) with what the worker says of copies; the events say which loads are over and which
+//!    kept blocks come back;
 //! 2. for each request that it would begin (or begin again): [`match_prefix`](Offload::match_prefix), and if there is
 //!    something to load, [`blocks_allocated`](Offload::blocks_allocated);
-//! 3. [`build_step`](Offload::build_step), whose plan it carries out: it waits for the jobs that the plan names,
-//!    submits the loads behind all compute so far, launches the step's compute (layer by layer behind the marks of
-//!    loads that have some), and submits the stores behind it;
-//! 4. [`request_finished`](Offload::request_finished) for each request that has ended with the step.
+//! 3. [`build_step`](Offload::build_step), whose plan its worker runs: compute waits for the copies that the plan names,
+//!    loads begin behind all compute so far, compute is launched (layer by layer behind a load that it does not wait for
+//!    as a whole), and stores begin behind it;
+//! 4. `reported` again, until the loads that compute ran behind are over;
+//! 5. [`request_finished`](Offload::request_finished) for each request that has ended with the step.
 //!
 //! [`new_request`](Offload::new_request), `request_finished` for an abort, and [`reset`](Offload::reset) come between
 //! steps. All of it is called from one thread, and none of it may wait.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc};
 
-use kvo_core::{
-    BlockHash, BlockId, CopyOp, HostMemory, JobId, RequestId, SlotAccessError, SlotId, SubmitErrorReason,
-    TransferClass, TransferFailure,
-};
-use kvo_cuda::LayerMarks;
+use kvo_connector::{Finish, PrefixMatch, StepPlan, Worker, WorkerOptions, WorkerReport};
+use kvo_core::{BlockHash, BlockId, DeviceSpan, HostMemory, RequestId, SlotAccessError, SlotId};
+use kvo_cuda::HostDevice;
 
 use crate::{EngineError, KvCaches};
 
@@ -46,15 +45,6 @@ pub struct RequestView<'a> {
     pub tables: &'a [BlockTable],
 }
 
-/// What is kept of a request's prefix beyond that which the device has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixMatch {
-    /// So many tokens can be loaded behind those that the device has, whole blocks; 0 if there is nothing.
-    Loadable(usize),
-    /// It is not known yet, or on its way: the engine asks again in the next step.
-    Again,
-}
-
 /// How a load begins for which there are blocks now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadStart {
@@ -62,9 +52,8 @@ pub enum LoadStart {
     Gone,
     /// The request waits until [`OffloadEvents`] say that its load has ended.
     Wait,
-    /// The request runs in this step, each layer behind its mark of the load. The step's results count once the load
-    /// has ended well, so a store of what the step computes for it would keep what may be wrong: it is for a later
-    /// step, or taken back should the load fail.
+    /// The request runs in this step, each layer behind what is loaded for it. The step's results count once the load has
+    /// ended well, so a store of what the step computes for it would keep what may be wrong: it is for a later step.
     ByLayer,
 }
 
@@ -73,12 +62,8 @@ pub enum LoadStart {
 pub struct StepInput<'a> {
     /// What is computed.
     pub scheduled: &'a [ScheduledTokens<'a>],
-    /// By group: the blocks that were given out for this step. They are written as soon as the plan's jobs are over.
-    pub new_blocks: &'a [Vec<BlockId>],
-    /// Requests whose blocks were taken away in this step; they begin again.
+    /// Requests whose blocks were taken away since the last step; they begin again, in a later one.
     pub preempted: &'a [RequestId],
-    /// Requests that have ended, or were aborted, since the last step.
-    pub finished: &'a [RequestId],
 }
 
 /// What a step computes of one request.
@@ -90,107 +75,61 @@ pub struct ScheduledTokens<'a> {
     pub tokens: Range<usize>,
 }
 
-/// What is to be copied in a step.
-#[derive(Clone, Debug, Default)]
-pub struct StepPlan {
-    /// Jobs that still use blocks which were given out for this step: the engine waits for them before anything of the
-    /// step begins.
-    pub wait_for: Vec<JobId>,
-    /// Loads, which wait for all compute that was launched before this step.
-    pub loads: Vec<CopyJob>,
-    /// Stores, which wait for the compute of this step.
-    pub stores: Vec<CopyJob>,
-}
-
-/// Copies that are one job.
-#[derive(Clone, Debug)]
-pub struct CopyJob {
-    /// A number of the offload's, of no open job.
-    pub job: JobId,
-    /// Which way, and how urgent.
-    pub class: TransferClass,
-    /// The copies, at least one.
-    pub ops: Vec<CopyOp>,
-    /// Where the copies of each layer end, for a load [by layer](LoadStart::ByLayer); else empty.
-    pub marks: LayerMarks,
-    /// How long the job may take.
-    pub deadline: Option<Duration>,
-}
-
-/// Why a job's copies are not to be trusted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CopyFailure {
-    /// The device has begun, and failed.
-    #[error(transparent)]
-    Transfer(#[from] TransferFailure),
-    /// The device did not take the copies.
-    #[error(transparent)]
-    Refused(#[from] SubmitErrorReason),
-}
-
-/// What a job's end means for requests.
+/// What has become of copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadEvents {
-    /// Loads that have ended, each once: the request, and how many of its tokens, from its head on, have their keys
-    /// and values now. Less than was to be loaded means that the rest has failed.
-    pub loads_ended: Vec<(RequestId, usize)>,
-    /// Requests that are over, and whose [parked](BlocksAfter::Parked) blocks nobody copies any more.
-    pub released: Vec<RequestId>,
-}
-
-/// What happens to the blocks of a request that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlocksAfter {
-    /// They are given back. Whoever still copies from them names its job in [`StepPlan::wait_for`] when one of them
-    /// is given out again.
-    Free,
-    /// They stay as they are until [`OffloadEvents::released`] names the request. Blocks that it had given back before,
-    /// as its window left them or when it was preempted, are not among them.
-    Parked,
+    /// Requests whose loads have ended, and whether all of it has come.
+    pub loads_ended: Vec<(RequestId, bool)>,
+    /// Requests that are over, and whose [kept](Finish::CopiesOpen) blocks no copy uses any more.
+    pub settled: Vec<RequestId>,
 }
 
 /// Whoever keeps KV data of an engine elsewhere.
 pub trait Offload: Send {
-    /// Called once, before everything else, with the caches of the engine.
+    /// The slots that the engine's device copies from and to.
+    fn host(&self) -> Arc<dyn HostMemory>;
+
+    /// Makes the worker that will run the plans, on a device to which nothing is attached; `arenas` are those of `caches`.
     ///
     /// # Errors
     /// [`EngineError`]; then there is no engine.
-    fn attach(&mut self, caches: &KvCaches) -> Result<(), EngineError>;
+    fn worker(
+        &self,
+        device: HostDevice,
+        arenas: &[DeviceSpan],
+        caches: &KvCaches,
+    ) -> Result<Worker<HostDevice>, EngineError>;
 
     /// A request has come. Its answer is not known, so `hashes` grow later.
-    fn new_request(&mut self, request: RequestView<'_>);
+    ///
+    /// # Errors
+    /// [`EngineError`], as of all calls below: the two sides do not fit, and the engine cannot go on.
+    fn new_request(&mut self, request: RequestView<'_>) -> Result<(), EngineError>;
 
-    /// What could be loaded behind the first `request.computed` tokens, which the device has: whole blocks, and of
-    /// all tokens at most `limit`, since the last one is always computed. No blocks are there yet. What a call
-    /// answers may be forgotten at the end of the step.
-    fn match_prefix(&mut self, request: RequestView<'_>, limit: usize) -> PrefixMatch;
+    /// What could be loaded behind the first `request.computed` tokens, which the device has: whole blocks, but for the
+    /// last token, since that is always computed. No blocks are there yet. What a call answers may be forgotten at the end
+    /// of the step.
+    fn match_prefix(&mut self, request: RequestView<'_>) -> Result<PrefixMatch, EngineError>;
 
-    /// There are blocks for what was matched: `load` are the tokens to be loaded. In each group the blocks from
-    /// `load.start` on that are in the table take part.
-    fn blocks_allocated(&mut self, request: RequestView<'_>, load: Range<usize>) -> LoadStart;
+    /// There are blocks in the tables for all that was matched.
+    fn blocks_allocated(&mut self, request: RequestView<'_>) -> Result<LoadStart, EngineError>;
 
-    /// What is to be copied in this step.
-    fn build_step(&mut self, step: &StepInput<'_>) -> StepPlan;
+    /// What is to be copied in this step, and to be waited for.
+    fn build_step(&mut self, step: &StepInput<'_>) -> Result<StepPlan, EngineError>;
 
-    /// A job has ended; it is told once for each. `held` says that the device may still touch what a failed job was
-    /// to copy, until [`job_released`](Self::job_released).
-    fn job_done(
+    /// Takes what the worker says of copies; called at least once a step, also if that is nothing.
+    fn reported(
         &mut self,
-        job: JobId,
-        result: Result<u64, CopyFailure>,
-        held: bool,
+        reports: &mut Vec<WorkerReport>,
         events: &mut OffloadEvents,
-    );
+    ) -> Result<(), EngineError>;
 
-    /// The device is done with a job that was held.
-    fn job_released(&mut self, job: JobId, events: &mut OffloadEvents);
+    /// A request has ended or was aborted. With [`Finish::Settled`] its blocks are given back, and a plan says what to wait
+    /// for when they are given out again; else they stay until [`OffloadEvents::settled`] names it.
+    fn request_finished(&mut self, id: RequestId) -> Result<Finish, EngineError>;
 
-    /// A request has ended or was aborted, with the tables it had.
-    fn request_finished(&mut self, request: RequestView<'_>) -> BlocksAfter;
-
-    /// Everything that is kept is forgotten. Open jobs go on and are reported.
-    fn reset(&mut self);
+    /// Everything that is kept is forgotten. Open copies go on and are reported, but no load of them counts.
+    fn reset(&mut self, events: &mut OffloadEvents);
 
     /// Whether something is to come without a request: copies, or what follows from them.
     fn has_pending_work(&self) -> bool;
@@ -201,42 +140,56 @@ pub trait Offload: Send {
 pub struct NoOffload;
 
 impl Offload for NoOffload {
-    fn attach(&mut self, _: &KvCaches) -> Result<(), EngineError> {
+    fn host(&self) -> Arc<dyn HostMemory> {
+        Arc::new(NoSlots)
+    }
+
+    fn worker(
+        &self,
+        device: HostDevice,
+        arenas: &[DeviceSpan],
+        caches: &KvCaches,
+    ) -> Result<Worker<HostDevice>, EngineError> {
+        let layout = caches.layout(1)?;
+        let slot_bytes = layout.groups().iter().map(kvo_cuda::GroupLayout::chunk_bytes).max().unwrap_or(0);
+        // A planner has a slot. As there are no plans, none is used.
+        Ok(Worker::new(device, arenas, layout, (1, slot_bytes), WorkerOptions::default())?)
+    }
+
+    fn new_request(&mut self, _: RequestView<'_>) -> Result<(), EngineError> {
         Ok(())
     }
 
-    fn new_request(&mut self, _: RequestView<'_>) {}
-
-    fn match_prefix(&mut self, _: RequestView<'_>, _: usize) -> PrefixMatch {
-        PrefixMatch::Loadable(0)
+    fn match_prefix(&mut self, _: RequestView<'_>) -> Result<PrefixMatch, EngineError> {
+        Ok(PrefixMatch::Loadable(0))
     }
 
-    fn blocks_allocated(&mut self, _: RequestView<'_>, _: Range<usize>) -> LoadStart {
-        LoadStart::Gone
+    fn blocks_allocated(&mut self, _: RequestView<'_>) -> Result<LoadStart, EngineError> {
+        Ok(LoadStart::Gone)
     }
 
-    fn build_step(&mut self, _: &StepInput<'_>) -> StepPlan {
-        StepPlan::default()
+    fn build_step(&mut self, _: &StepInput<'_>) -> Result<StepPlan, EngineError> {
+        Ok(StepPlan::default())
     }
 
-    fn job_done(&mut self, _: JobId, _: Result<u64, CopyFailure>, _: bool, _: &mut OffloadEvents) {}
-
-    fn job_released(&mut self, _: JobId, _: &mut OffloadEvents) {}
-
-    fn request_finished(&mut self, _: RequestView<'_>) -> BlocksAfter {
-        BlocksAfter::Free
+    fn reported(&mut self, _: &mut Vec<WorkerReport>, _: &mut OffloadEvents) -> Result<(), EngineError> {
+        Ok(())
     }
 
-    fn reset(&mut self) {}
+    fn request_finished(&mut self, _: RequestId) -> Result<Finish, EngineError> {
+        Ok(Finish::Settled)
+    }
+
+    fn reset(&mut self, _: &mut OffloadEvents) {}
 
     fn has_pending_work(&self) -> bool {
         false
     }
 }
 
-/// Host memory without slots, for an engine that keeps nothing there.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoSlots;
+/// Host memory without slots.
+#[derive(Clone, Copy, Debug)]
+struct NoSlots;
 
 impl HostMemory for NoSlots {
     fn num_slots(&self) -> u32 {

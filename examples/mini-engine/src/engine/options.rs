@@ -57,7 +57,7 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    pub(super) fn check(&self) -> Result<(), EngineError> {
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
         for (field, zero) in [
             ("block_tokens", self.block_tokens == 0),
             ("num_blocks", self.num_blocks == 0),

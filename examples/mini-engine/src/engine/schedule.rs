@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use kvo_connector::PrefixMatch;
 use kvo_core::RequestId;
 
 use super::{
     Engine,
-    offload::{LoadStart, Offload, PrefixMatch},
+    offload::{LoadStart, Offload},
 };
+use crate::EngineError;
 
 /// What a step computes.
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ enum Admission {
 }
 
 impl<O: Offload> Engine<O> {
-    pub(super) fn schedule(&mut self) -> Schedule {
+    pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
         let mut schedule = Schedule::default();
         let mut budget = self.options.step_tokens as usize;
         let running: Vec<RequestId> = self.running.iter().copied().collect();
@@ -46,9 +48,9 @@ impl<O: Offload> Engine<O> {
         }
         // Whoever comes in would take the blocks that were just made free.
         if schedule.preempted.is_empty() {
-            self.schedule_waiting(budget, &mut schedule);
+            self.schedule_waiting(budget, &mut schedule)?;
         }
-        schedule
+        Ok(schedule)
     }
 
     /// Schedules a request that has blocks, at the cost of younger ones if there are no more.
@@ -83,13 +85,14 @@ impl<O: Offload> Engine<O> {
         self.waiting.insert(id);
     }
 
-    fn schedule_waiting(&mut self, mut budget: usize, schedule: &mut Schedule) {
-        let waiting: Vec<RequestId> = self.waiting.iter().copied().collect();
-        for id in waiting {
+    fn schedule_waiting(&mut self, mut budget: usize, schedule: &mut Schedule) -> Result<(), EngineError> {
+        // One that has lost its blocks begins again once the offload knows of that: in the next step.
+        let waiting = self.waiting.iter().copied().filter(|id| !self.lost.contains(id));
+        for id in waiting.collect::<Vec<_>>() {
             if budget == 0 || self.running.len() + self.loading.len() >= self.options.requests_max {
-                return;
+                return Ok(());
             }
-            match self.admit(id, budget) {
+            match self.admit(id, budget)? {
                 Admission::Runs(chunk) => {
                     self.waiting.remove(&id);
                     self.running.insert(id);
@@ -100,49 +103,53 @@ impl<O: Offload> Engine<O> {
                     self.waiting.remove(&id);
                 }
                 Admission::Later => {}
-                Admission::NoBlocks => return,
+                Admission::NoBlocks => return Ok(()),
             }
         }
+        Ok(())
     }
 
     /// Gives a request its first blocks: those of its prefix that the device has, and new ones for what is loaded and
     /// for the first tokens that are computed.
-    fn admit(&mut self, id: RequestId, budget: usize) -> Admission {
+    fn admit(&mut self, id: RequestId, budget: usize) -> Result<Admission, EngineError> {
         let block_tokens = self.options.block_tokens as usize;
         let request = self.requests.get_mut(&id).expect("a waiting request is known");
         // The last token is computed whatever is known, for its logits.
-        let limit = (request.tokens.len() - 1) / block_tokens;
-        let matching = self.groups.matching(&request.hashes, limit);
+        let matching = self.groups.matching(&request.hashes, (request.tokens.len() - 1) / block_tokens);
         request.computed = matching * block_tokens;
-        let loadable = match self.offload.match_prefix(request.view(), limit * block_tokens) {
-            PrefixMatch::Again => {
+        let loadable = match self.offload.match_prefix(request.view())? {
+            PrefixMatch::AskAgain => {
                 request.computed = 0;
-                return Admission::Later;
+                return Ok(Admission::Later);
             }
-            PrefixMatch::Loadable(tokens) => tokens,
+            PrefixMatch::Loadable(tokens) => tokens as usize,
         };
-        let load_end = (request.computed + loadable) / block_tokens * block_tokens;
-        let load = request.computed..load_end.clamp(request.computed, limit * block_tokens);
+        let load = request.computed..request.computed + loadable;
         let end = request.tokens.len().min(load.end + budget);
         request.tables = self.groups.adopt(&request.hashes, matching);
         let loaded = if load.is_empty() { 0 } else { load.end };
         if !self.groups.grow_from(&mut request.tables, loaded, end) {
             self.take_back(id);
-            return Admission::NoBlocks;
+            return Ok(Admission::NoBlocks);
         }
         let chunk = Chunk { request: id, tokens: load.end..end };
         let found = request.computed as u64;
         let admission =
-            if load.is_empty() { Admission::Runs(chunk) } else { self.begin_load(id, load, chunk) };
+            if load.is_empty() { Admission::Runs(chunk) } else { self.begin_load(id, load, chunk)? };
         if !matches!(admission, Admission::Later) {
             self.requests.get_mut(&id).expect("it is still there").hits.device_tokens += found;
         }
-        admission
+        Ok(admission)
     }
 
-    fn begin_load(&mut self, id: RequestId, load: Range<usize>, chunk: Chunk) -> Admission {
+    fn begin_load(
+        &mut self,
+        id: RequestId,
+        load: Range<usize>,
+        chunk: Chunk,
+    ) -> Result<Admission, EngineError> {
         let request = self.requests.get_mut(&id).expect("a waiting request is known");
-        match self.offload.blocks_allocated(request.view(), load.clone()) {
+        Ok(match self.offload.blocks_allocated(request.view())? {
             LoadStart::Gone => {
                 self.take_back(id);
                 Admission::Later
@@ -156,7 +163,7 @@ impl<O: Offload> Engine<O> {
                 self.layered.insert(id, load);
                 Admission::Runs(chunk)
             }
-        }
+        })
     }
 
     /// Takes the blocks of a request back that is not to begin after all.

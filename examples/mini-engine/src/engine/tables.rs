@@ -12,8 +12,6 @@ use crate::LayerGroup;
 pub(super) struct Groups {
     block_tokens: usize,
     list: Vec<Group>,
-    /// By group: blocks given out since they were last taken.
-    new_blocks: Vec<Vec<BlockId>>,
 }
 
 #[derive(Debug)]
@@ -39,8 +37,7 @@ impl Groups {
                 pool: BlockPool::new(num_blocks, seed.map(|seed| seed.wrapping_add(nth))),
             })
             .collect();
-        let new_blocks = vec![Vec::new(); list.len()];
-        Self { block_tokens: block_tokens as usize, list, new_blocks }
+        Self { block_tokens: block_tokens as usize, list }
     }
 
     /// Blocks that a group needs at most at once for a request of `tokens` tokens, `step_tokens` a step.
@@ -111,7 +108,7 @@ impl Groups {
         if !self.list.iter().zip(&*tables).all(has_room) {
             return false;
         }
-        for ((group, table), new_blocks) in self.list.iter_mut().zip(tables).zip(&mut self.new_blocks) {
+        for (group, table) in self.list.iter_mut().zip(tables) {
             let new = new_of(group, table);
             if loaded > 0 {
                 drop_before(group, table, new.start.min(group.first_needed(loaded, block_tokens)));
@@ -119,7 +116,6 @@ impl Groups {
             table.resize(table.len().max(new.start), None);
             for _ in new {
                 let block = group.pool.allocate().expect("they were counted");
-                new_blocks.push(block);
                 table.push(Some(block));
             }
         }
@@ -159,11 +155,6 @@ impl Groups {
     /// Takes all names away: nothing is found any more.
     pub(super) fn forget(&mut self) {
         self.list.iter_mut().for_each(|group| group.pool.forget());
-    }
-
-    /// The blocks given out since the last call, by group.
-    pub(super) fn take_new(&mut self) -> Vec<Vec<BlockId>> {
-        self.new_blocks.iter_mut().map(std::mem::take).collect()
     }
 
     /// By group: blocks that nobody uses.
@@ -226,7 +217,6 @@ mod tests {
         let mut other = groups.adopt(&hashes, 0);
         assert!(groups.grow(&mut other, 32));
         assert_eq!((groups.matching(&hashes, 20), groups.matching(&hashes, 5)), (12, 5));
-        assert_eq!(groups.take_new().iter().map(Vec::len).collect::<Vec<_>>(), [28, 28]);
     }
 
     #[test]

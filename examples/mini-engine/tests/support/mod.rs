@@ -3,8 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use kvo_mini_engine::{
-    Engine, EngineOptions, FinishReason, Model, ModelConfig, NewRequest, NoOffload, NoSlots, Output,
-    SplitMix64,
+    Engine, EngineOptions, FinishReason, Model, ModelConfig, NewRequest, NoOffload, Output, SplitMix64,
 };
 
 pub(crate) static TINY: LazyLock<Arc<Model>> = LazyLock::new(|| seeded(ModelConfig::tiny()));
@@ -26,12 +25,12 @@ pub(crate) fn options() -> EngineOptions {
 }
 
 pub(crate) fn engine(model: &Arc<Model>, options: EngineOptions) -> Engine {
-    Engine::new(Arc::clone(model), options, Arc::new(NoSlots), NoOffload).unwrap()
+    Engine::new(Arc::clone(model), options, NoOffload).unwrap()
 }
 
 /// What comes of a request that is alone in a fresh engine, computed in one step.
 pub(crate) fn alone(model: &Arc<Model>, request: NewRequest) -> Output {
-    let options = EngineOptions { num_blocks: 128, step_tokens: 4096, ..options() };
+    let options = EngineOptions { num_blocks: 130, step_tokens: 4096, ..options() };
     let mut engine = engine(model, options);
     engine.add(request).unwrap();
     let mut outputs = engine.run().unwrap();
