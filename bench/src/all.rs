@@ -15,9 +15,9 @@ use kvo_bench::{INTERRUPTED_STATUS, Interrupt, new_table, number_cell};
 use crate::{Outcome, after::AfterArgs};
 
 /// The benches, in the order in which they run: the longest last.
-const BENCHES: [&str; 6] = ["connector", "device", "policies", "replay", "nvme", "micro"];
+const BENCHES: [&str; 7] = ["connector", "overhead", "device", "policies", "replay", "nvme", "micro"];
 /// Those whose figures are not compared with an earlier run: each has its own comparison in it.
-const NOT_COMPARED: [&str; 2] = ["connector", "device"];
+const NOT_COMPARED: [&str; 3] = ["connector", "overhead", "device"];
 
 /// Runs every bench, each in a process of its own, so that none finds the memory of another.
 ///

@@ -16,6 +16,7 @@
 //!   [`LruCurve`] and [`BlockSample`] find hits at many capacities for the price of a few.
 //! - [`micro`] times the calls of a manager, beside the bare memory accesses.
 //! - [`connector`] times what an engine's scheduler calls, with many requests that decode.
+//! - [`overhead`] is what offloading costs an engine whose traffic never comes back.
 //! - [`nvme`] times the NVMe store beside fio and plain I/O.
 //! - [`soak`] keeps that store busy for minutes.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
@@ -56,6 +57,7 @@ mod model_r;
 mod named;
 pub mod nvme;
 mod opt;
+pub mod overhead;
 mod overlap;
 mod page;
 mod parallel;

@@ -10,6 +10,7 @@ mod connector_command;
 mod device_command;
 mod micro_command;
 mod nvme_command;
+mod overhead_command;
 mod policies;
 mod replay;
 mod soak_command;
@@ -43,6 +44,7 @@ enum Command {
     Policies(policies::PoliciesArgs),
     Micro(micro_command::MicroArgs),
     Connector(connector_command::ConnectorArgs),
+    Overhead(overhead_command::OverheadArgs),
     Device(device_command::DeviceArgs),
     Nvme(nvme_command::NvmeArgs),
     SoakNvme(soak_command::SoakArgs),
@@ -97,6 +99,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Policies(args) => policies::run(args, &interrupt),
         Command::Micro(args) => micro_command::run(args, &interrupt),
         Command::Connector(args) => connector_command::run(args, &interrupt),
+        Command::Overhead(args) => overhead_command::run(args, &interrupt),
         Command::Device(args) => device_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
         Command::SoakNvme(args) => soak_command::run(args, &interrupt),
@@ -123,6 +126,7 @@ impl Command {
             Self::Policies(args) => args.report_name(),
             Self::Micro(args) => args.report_name(),
             Self::Connector(args) => args.report_name(),
+            Self::Overhead(args) => args.report_name(),
             Self::Device(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
             Self::SoakNvme(_) => "soak-nvme",
