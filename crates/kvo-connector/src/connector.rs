@@ -80,8 +80,8 @@ struct Lingering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyOutcome {
-    /// Other workers are still to report it; or it was [late](Connector::take_late), and what has become of it was said
-    /// then.
+    /// Other workers are still to report it, or other copies of the same load; or it was [late](Connector::take_late), and
+    /// what has become of it was said then.
     Open,
     /// The request has these blocks now.
     Loaded {
@@ -95,7 +95,7 @@ pub enum CopyOutcome {
         /// Whose load it was.
         request: RequestId,
         /// Tokens, from the first on, that need not be computed: those that did not before the load, but for those of a
-        /// block in which it began.
+        /// block in which it began; or those in front of the first copy of it that has failed.
         computed: u32,
     },
     /// The chunks can be found from now on.
@@ -298,9 +298,16 @@ impl<M: OffloadManager> Connector<M> {
         match (direction, of) {
             (_, None) => CopyOutcome::Void,
             (Direction::Load, Some(request)) => {
-                request.loading = None;
-                request.reads_no_more |= has_failed;
+                request.loading.retain(|open| *open != copy);
                 if has_failed {
+                    let before = request.load_failed_at.unwrap_or(u32::MAX);
+                    request.load_failed_at = Some(before.min(computed));
+                }
+                if !request.loading.is_empty() {
+                    return CopyOutcome::Open;
+                }
+                if let Some(computed) = request.load_failed_at.take() {
+                    request.reads_no_more = true;
                     request.take_back(computed, &self.options);
                     CopyOutcome::LoadFailed { request: id, computed }
                 } else {
@@ -409,11 +416,9 @@ impl<M: OffloadManager> Connector<M> {
         for (id, request) in &mut self.requests {
             request.matched = None;
             request.stores_behind = None;
-            if let Some(copy) = request.loading.take() {
+            if request.give_up_load() {
                 // Nobody will say whether what it brings is there.
-                if let Some(copy) = self.copies.get(copy) {
-                    request.take_back(copy.computed, &self.options);
-                }
+                request.take_back(request.load_from, &self.options);
                 loads_void.push(*id);
             }
             for group in &mut request.groups {

@@ -144,10 +144,10 @@ impl Copies {
         self.open.values_mut()
     }
 
-    /// Adds the copies that use a block, but for one, to `users`, each once.
-    pub(crate) fn users(&self, pool: u32, block: BlockId, but: Option<CopyId>, users: &mut Vec<CopyId>) {
+    /// Adds the copies that use a block, but for some, to `users`, each once.
+    pub(crate) fn users(&self, pool: u32, block: BlockId, but: &[CopyId], users: &mut Vec<CopyId>) {
         for copy in self.in_use.get(&(pool, block)).into_iter().flatten() {
-            if but != Some(*copy) && !users.contains(copy) {
+            if !but.contains(copy) && !users.contains(copy) {
                 users.push(*copy);
             }
         }
@@ -164,10 +164,6 @@ impl Copies {
         }
         self.began.push_back((now, copy.copy));
         self.open.insert(copy.copy, copy);
-    }
-
-    pub(crate) fn get(&self, id: CopyId) -> Option<&OpenCopy> {
-        self.open.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: CopyId) -> Option<&mut OpenCopy> {

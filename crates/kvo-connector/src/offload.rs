@@ -249,6 +249,7 @@ impl OffloadBuilder {
             lookup_patience: Duration::from_millis(requests.lookup_patience_ms),
             copy_patience: time("requests.copy_patience_ms", requests.copy_patience_ms)?,
             offer_chunks_max: requests.offer_chunks_max,
+            load_chunks_max: requests.load_chunks_max.unwrap_or(usize::MAX),
             failed_stores_max: requests.failed_stores_max,
             ..ConnectorOptions::new(groups, hash_tokens)
         };

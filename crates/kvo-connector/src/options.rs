@@ -72,6 +72,10 @@ pub struct ConnectorOptions {
     pub copy_patience: Duration,
     /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
     pub offer_chunks_max: usize,
+    /// Chunks of one copy of a load. A load of more is several copies, and if one fails, what those before it have brought
+    /// counts, where all groups have full attention. Layers then come copy by copy, so an engine that computes behind
+    /// layers wants one copy.
+    pub load_chunks_max: usize,
     /// Steps in which stores of a request may fail before it stores no more.
     pub failed_stores_max: u32,
     /// Whether the engine keeps the blocks of a finished request until [`take_settled`](crate::Connector::take_settled)
@@ -87,9 +91,8 @@ pub struct ConnectorOptions {
 
 impl ConnectorOptions {
     /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
-    /// have a second, copies a minute, offers 64 chunks, stores may
-    /// fail in 3 steps, blocks are kept until they are named, and all that is found can
-    /// be loaded.
+    /// have a second, copies a minute, offers 64 chunks, a load is one copy, stores may fail in 3 steps, blocks are kept until
+    /// they are named, and all that is found can be loaded.
     pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
         Self {
             groups,
@@ -99,6 +102,7 @@ impl ConnectorOptions {
             lookup_patience: Duration::from_secs(1),
             copy_patience: Duration::from_mins(1),
             offer_chunks_max: 64,
+            load_chunks_max: usize::MAX,
             failed_stores_max: 3,
             keeps_blocks: true,
             economy: None,
@@ -117,6 +121,7 @@ impl ConnectorOptions {
             ("hash_tokens", self.hash_tokens == 0),
             ("num_workers", self.num_workers == 0),
             ("offer_chunks_max", self.offer_chunks_max == 0),
+            ("load_chunks_max", self.load_chunks_max == 0),
         ] {
             if is_zero {
                 return Err(zero(field));

@@ -34,8 +34,12 @@ pub(crate) struct Request {
     pub(crate) asks_since: Option<Duration>,
     /// The chunk that it was last told to wait for, with what was computed then.
     pub(crate) waits_for: Option<(u32, OffloadKey)>,
-    /// The load that it waits for, or whose layers it computes behind.
-    pub(crate) loading: Option<CopyId>,
+    /// The copies of the load that it waits for, or whose layers it computes behind, as far as they are not decided.
+    pub(crate) loading: Vec<CopyId>,
+    /// Tokens in front of that load that are good whatever comes of it.
+    pub(crate) load_from: u32,
+    /// Tokens in front of the first copy of it that has failed.
+    pub(crate) load_failed_at: Option<u32>,
     /// Copies that use its blocks.
     pub(crate) num_open: u32,
     /// A load of it has failed: it is to compute.
@@ -88,7 +92,9 @@ impl Request {
             matched: None,
             asks_since: None,
             waits_for: None,
-            loading: None,
+            loading: Vec::new(),
+            load_from: 0,
+            load_failed_at: None,
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,
@@ -136,9 +142,9 @@ impl Request {
         self.groups.iter().flat_map(|group| &group.keys)
     }
 
-    /// A load has failed: what it was to bring is to be computed.
+    /// A load has failed: what is behind `computed` is to be computed.
     pub(crate) fn take_back(&mut self, computed: u32, options: &ConnectorOptions) {
-        self.settled = self.settled.min(computed);
+        self.settled = computed;
         for (group, state) in options.groups.iter().zip(&mut self.groups) {
             state.next_store = state.next_store.min((computed / group.chunk_tokens()) as usize);
         }
@@ -150,8 +156,17 @@ impl Request {
         self.settled.min(self.params.store_tokens_max.unwrap_or(u32::MAX)).min(prompt)
     }
 
+    /// Nobody waits for its load any more. Says whether anybody did.
+    pub(crate) fn give_up_load(&mut self) -> bool {
+        self.load_failed_at = None;
+        let was_loading = !self.loading.is_empty();
+        self.loading.clear();
+        was_loading
+    }
+
     /// It begins anew: its blocks are somebody else's.
     pub(crate) fn give_up_blocks(&mut self) {
+        self.give_up_load();
         self.settled = 0;
         self.matched = None;
         self.asks_since = None;

@@ -50,6 +50,7 @@ fn a_field_that_cannot_be_is_named() {
     check_refused(|config| config.cpu.policy = String::from("lru2"), "cpu.policy: ");
     check_refused(|config| config.cpu.store_threshold = 0, "store_threshold");
     check_refused(|config| config.requests.offer_chunks_max = 0, "offer_chunks_max must be at least 1");
+    check_refused(|config| config.requests.load_chunks_max = Some(0), "load_chunks_max must be at least 1");
     check_refused(
         |config| config.requests.copy_patience_ms = 0,
         "requests.copy_patience_ms must be at least 1",

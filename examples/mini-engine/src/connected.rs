@@ -9,7 +9,7 @@ use kvo_connector::{
 use kvo_core::{BlockId, DeviceSpan, HostMemory, OffloadManager, RequestError, RequestId};
 use kvo_cuda::HostDevice;
 
-use crate::{EngineError, KvCaches, LoadStart, Offload, OffloadEvents, RequestView, StepInput};
+use crate::{EngineError, KvCaches, LoadEnd, LoadStart, Offload, OffloadEvents, RequestView, StepInput};
 
 /// The one worker.
 const WORKER: u32 = 0;
@@ -91,8 +91,10 @@ impl<M: OffloadManager> Connected<M> {
     /// What an end means for a request: only loads have somebody who waits for them.
     fn take(outcome: CopyOutcome, events: &mut OffloadEvents) {
         match outcome {
-            CopyOutcome::Loaded { request, .. } => events.loads_ended.push((request, true)),
-            CopyOutcome::LoadFailed { request, .. } => events.loads_ended.push((request, false)),
+            CopyOutcome::Loaded { request, .. } => events.loads_ended.push((request, LoadEnd::Come)),
+            CopyOutcome::LoadFailed { request, computed } => {
+                events.loads_ended.push((request, LoadEnd::Failed { computed: computed as usize }));
+            }
             _ => {}
         }
     }
@@ -130,7 +132,9 @@ impl<M: OffloadManager> Offload for Connected<M> {
         match self.connector.blocks_allocated(request.id, &tables) {
             Ok(_) => {
                 self.tell_blocks(&request);
-                Ok(if self.by_layer { LoadStart::ByLayer } else { LoadStart::Wait })
+                // The layers of one copy can be waited for, not those of several.
+                let is_one_copy = self.connector.options().load_chunks_max == usize::MAX;
+                Ok(if self.by_layer && is_one_copy { LoadStart::ByLayer } else { LoadStart::Wait })
             }
             Err(ConnectorError::Gone { .. }) => Ok(LoadStart::Gone),
             Err(error) => Err(error.into()),
@@ -195,7 +199,7 @@ impl<M: OffloadManager> Offload for Connected<M> {
 
     fn reset(&mut self, events: &mut OffloadEvents) {
         let void = self.connector.reset().loads_void;
-        events.loads_ended.extend(void.into_iter().map(|request| (request, false)));
+        events.loads_ended.extend(void.into_iter().map(|request| (request, LoadEnd::Failed { computed: 0 })));
     }
 
     fn has_pending_work(&self) -> bool {

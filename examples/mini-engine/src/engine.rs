@@ -33,7 +33,8 @@ use self::{
 pub use self::{
     error::{EngineError, RequestRefused, UnknownRequest},
     offload::{
-        BlockTable, LoadStart, NoOffload, Offload, OffloadEvents, RequestView, ScheduledTokens, StepInput,
+        BlockTable, LoadEnd, LoadStart, NoOffload, Offload, OffloadEvents, RequestView, ScheduledTokens,
+        StepInput,
     },
     options::EngineOptions,
     request::{FinishReason, Hits, NewRequest, Output},
@@ -370,11 +371,11 @@ impl<O: Offload> Engine<O> {
     /// Goes on with requests whose loads have ended, and takes kept blocks back.
     fn take_events(&mut self) {
         let OffloadEvents { loads_ended, settled } = std::mem::take(&mut self.events);
-        for (id, has_come) in loads_ended {
+        for (id, end) in loads_ended {
             let load = self.loading.remove(&id).or_else(|| self.layered.remove(&id));
             // A request that was aborted is gone.
             if let Some(load) = load {
-                self.end_load(id, &load, has_come);
+                self.end_load(id, &load, end);
             }
         }
         for id in settled {
@@ -384,19 +385,23 @@ impl<O: Offload> Engine<O> {
         }
     }
 
-    /// What came is known by name from now on, and the request runs. If it has not come, the request begins again with
+    /// What came is known by name from now on, and the request runs. If not all has come, the request begins again with
     /// what the device has.
-    fn end_load(&mut self, id: RequestId, load: &Range<usize>, has_come: bool) {
+    fn end_load(&mut self, id: RequestId, load: &Range<usize>, end: LoadEnd) {
         let block_tokens = self.options.block_tokens as usize;
         let request = self.requests.get_mut(&id).expect("it is loading");
-        if has_come {
-            let blocks = load.start / block_tokens..load.end / block_tokens;
-            self.groups.publish(&request.tables, &request.hashes, blocks);
-            request.hits.loaded_tokens += load.len() as u64;
+        let has_come = match end {
+            LoadEnd::Come => load.end,
+            LoadEnd::Failed { computed } => computed.clamp(load.start, load.end),
+        };
+        let blocks = load.start / block_tokens..has_come / block_tokens;
+        self.groups.publish(&request.tables, &request.hashes, blocks);
+        request.hits.loaded_tokens += (has_come - load.start) as u64;
+        request.hits.failed_tokens += (load.end - has_come) as u64;
+        if end == LoadEnd::Come {
             request.computed = load.end;
             self.running.insert(id);
         } else {
-            request.hits.failed_tokens += load.len() as u64;
             self.take_back(id);
             self.running.remove(&id);
             self.waiting.insert(id);

@@ -110,9 +110,9 @@ mod random;
 pub use crate::{
     connected::Connected,
     engine::{
-        BlockTable, Engine, EngineError, EngineOptions, FinishReason, Hits, LoadStart, NewRequest, NoOffload,
-        Offload, OffloadEvents, Output, RequestRefused, RequestView, Sampling, ScheduledTokens, StepInput,
-        StepReport, UnknownRequest,
+        BlockTable, Engine, EngineError, EngineOptions, FinishReason, Hits, LoadEnd, LoadStart, NewRequest,
+        NoOffload, Offload, OffloadEvents, Output, RequestRefused, RequestView, Sampling, ScheduledTokens,
+        StepInput, StepReport, UnknownRequest,
     },
     kv::{KvCaches, KvLayout},
     model::{GgufError, LayerGroup, Model, ModelConfig, ModelError, Vocabulary},

@@ -2,8 +2,8 @@
 
 use hashbrown::HashMap;
 use kvo_core::{
-    BlockId, GroupIdx, LoadError, LookupResult, OffloadKey, OffloadManager, RequestContext, RequestError,
-    RequestId,
+    BlockId, GroupIdx, LoadError, LoadJob, LookupResult, OffloadKey, OffloadManager, RequestContext,
+    RequestError, RequestId, SlotId,
 };
 
 use super::Connector;
@@ -38,7 +38,7 @@ impl<M: OffloadManager> Connector<M> {
     pub fn match_prefix(&mut self, id: RequestId, computed: u32) -> Result<PrefixMatch, ConnectorError> {
         let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
         let num_tokens = request.num_tokens;
-        if request.loading.is_some() {
+        if !request.loading.is_empty() {
             return Err(ConnectorError::Loading { req: id });
         }
         if computed > num_tokens {
@@ -112,6 +112,9 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// Not called, a match is forgotten at the end of the step.
     ///
+    /// Gives the load's first copy. If it has [several](crate::ConnectorOptions::load_chunks_max), they are numbered on from
+    /// that, and the last one to be reported has the outcome of all.
+    ///
     /// # Errors
     /// [`ConnectorError::NoMatch`] if there is none, or it has found nothing; [`ConnectorError::WrongNumberOfTables`],
     /// [`ConnectorError::NoBlock`] if a table is too short; [`ConnectorError::Gone`] after a reset.
@@ -134,14 +137,26 @@ impl<M: OffloadManager> Connector<M> {
                 return Err(ConnectorError::NoBlock { req: id, group: GroupIdx(index), block });
             }
         }
-        let keys = keys_of(request, groups, &wish, boundary.end);
-        let job = self.manager.prepare_load(&mut request.context, &keys).map_err(|error| match error {
-            LoadError::Request(error) => error.into(),
-            error => ConnectorError::Gone { req: id, error },
-        })?;
+        let parts = parts(groups, &wish, boundary.end, self.options.load_chunks_max);
+        let mut jobs = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let keys: Vec<_> = part.iter().map(|of| request.groups[of.group].keys[of.chunk]).collect();
+            match self.manager.prepare_load(&mut request.context, &keys) {
+                Ok(job) => jobs.push(job),
+                Err(error) => {
+                    for LoadJob { token, .. } in jobs {
+                        self.manager.complete_load(token).expect("it has just been prepared");
+                    }
+                    return Err(match error {
+                        LoadError::Request(error) => error.into(),
+                        error => ConnectorError::Gone { req: id, error },
+                    });
+                }
+            }
+        }
         request.matched = None;
-        request.num_open += 1;
         request.settled = wish.computed;
+        request.load_from = unspoilt(groups, &wish, boundary.end);
         for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
             state.set_table(table);
             // Chunks that are loaded whole need not be offered, unless some before them were not.
@@ -149,34 +164,83 @@ impl<M: OffloadManager> Connector<M> {
                 state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
             }
         }
-        let mut plan = CopyPlan::new(self.copies.next_id(), id, request.params.load_class);
-        request.loading = Some(plan.copy);
-        let mut slots = job.slots.iter();
-        for ((group, state), index) in groups.iter().zip(&request.groups).zip(0..) {
-            let blocks = blocks_needed(group, &wish, boundary.end);
-            let per_chunk = group.blocks_per_chunk as usize;
-            for chunk in needed(group, &wish, boundary.end) {
-                let slot = *slots.next().expect("a slot a key");
-                let of_chunk = blocks.start.max(chunk * per_chunk)..blocks.end.min((chunk + 1) * per_chunk);
-                let skip = u32::try_from(of_chunk.start - chunk * per_chunk).expect("less than a chunk has");
-                let of_chunk =
-                    state.table[of_chunk].iter().map(|block| block.expect("it was looked for above"));
-                plan.push(GroupIdx(index), slot, skip, of_chunk);
-            }
+        let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
+        let now = self.clock.now();
+        for (part, LoadJob { token, slots }) in parts.iter().zip(jobs) {
+            let plan = self.copies.plan_load(request, groups, part, &slots);
+            self.stats.waits += plan.after.len() as u64;
+            let pool_of = |group: GroupIdx| groups[group.0 as usize].pool;
+            let mut copy = OpenCopy::new(&plan, request.arrival, token, self.options.num_workers, pool_of);
+            let first = part.iter().map(|of| of.first_token).min().unwrap_or(0);
+            copy.computed = if is_cut_anywhere { first } else { request.load_from };
+            copy.usable = boundary.usable;
+            request.num_open += 1;
+            request.loading.push(plan.copy);
+            self.copies.begin(copy, now);
+            self.loads.push(plan);
         }
-        let pool_of = |group: GroupIdx| groups[group.0 as usize].pool;
+        Ok(request.loading[0])
+    }
+}
+
+/// A chunk of a load, or the part of it that is loaded.
+#[derive(Clone, Debug)]
+struct Part {
+    group: usize,
+    chunk: usize,
+    /// Places in the table.
+    blocks: std::ops::Range<usize>,
+    /// The first token that it brings.
+    first_token: u32,
+}
+
+/// What is loaded up to `end`, so many chunks a copy: head to tail, and of several groups those that end first.
+fn parts(groups: &[GroupOptions], wish: &Wish, end: u32, num_max: usize) -> Vec<Vec<Part>> {
+    let mut all = Vec::new();
+    for (nth, group) in groups.iter().enumerate() {
+        let blocks = blocks_needed(group, wish, end);
+        let per_chunk = group.blocks_per_chunk as usize;
+        all.extend(needed(group, wish, end).map(|chunk| {
+            let first = blocks.start.max(chunk * per_chunk);
+            let first_token = u32::try_from(first).unwrap_or(u32::MAX).saturating_mul(group.block_tokens);
+            Part { group: nth, chunk, blocks: first..blocks.end.min((chunk + 1) * per_chunk), first_token }
+        }));
+    }
+    // One copy has its chunks group by group, as whoever plans it likes best.
+    if all.len() > num_max {
+        all.sort_by_key(|part| (part.first_token, part.group));
+    }
+    let mut parts = Vec::new();
+    let mut rest = all.into_iter().peekable();
+    while rest.peek().is_some() {
+        parts.push(rest.by_ref().take(num_max).collect());
+    }
+    parts
+}
+
+impl Copies {
+    /// The plan for a copy of a load, and what it has to wait for.
+    fn plan_load(
+        &mut self,
+        request: &Request,
+        groups: &[GroupOptions],
+        parts: &[Part],
+        slots: &[SlotId],
+    ) -> CopyPlan {
+        let mut plan = CopyPlan::new(self.next_id(), request.context.id(), request.params.load_class);
+        for (Part { group, chunk, blocks, .. }, slot) in parts.iter().zip(slots) {
+            let skip = blocks.start - chunk * groups[*group].blocks_per_chunk as usize;
+            let skip = u32::try_from(skip).expect("less than a chunk has");
+            let blocks = request.groups[*group].table[blocks.clone()].iter();
+            let blocks = blocks.map(|block| block.expect("it was looked for before"));
+            plan.push(GroupIdx(u32::try_from(*group).expect("groups are few")), *slot, skip, blocks);
+        }
         let mut after = Vec::new();
         for (group, block) in plan.blocks() {
-            self.copies.users(pool_of(group), block, None, &mut after);
+            self.users(groups[group.0 as usize].pool, block, &[], &mut after);
         }
-        self.stats.waits += after.len() as u64;
         plan.after = after;
-        let mut copy = OpenCopy::new(&plan, request.arrival, job.token, self.options.num_workers, pool_of);
-        (copy.computed, copy.usable) = (unspoilt(groups, &wish, boundary.end), boundary.usable);
-        self.copies.begin(copy, self.clock.now());
-        let id = plan.copy;
-        self.loads.push(plan);
-        Ok(id)
+        plan
     }
 }
 
@@ -225,14 +289,6 @@ fn unspoilt(groups: &[GroupOptions], wish: &Wish, end: u32) -> u32 {
         if blocks.is_empty() { u32::MAX } else { block.saturating_mul(group.block_tokens) }
     };
     groups.iter().map(first).fold(wish.computed, u32::min)
-}
-
-/// The keys of all chunks that a boundary needs, group by group, head to tail.
-fn keys_of(request: &Request, groups: &[GroupOptions], wish: &Wish, end: u32) -> Vec<OffloadKey> {
-    let of_group = |(group, state): (&GroupOptions, &crate::request::GroupState)| {
-        state.keys[needed(group, wish, end)].to_vec()
-    };
-    groups.iter().zip(&request.groups).flat_map(of_group).collect()
 }
 
 /// Looks for chunks in the tiers, for each at most once.

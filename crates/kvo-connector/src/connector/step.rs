@@ -134,7 +134,6 @@ impl<M: OffloadManager> Connector<M> {
         self.forget_loads(id);
         let request = self.requests.get_mut(&id).expect("every request was looked for");
         request.give_up_blocks();
-        request.loading = None;
         let arrival = request.arrival;
         self.void_copies(arrival);
     }
@@ -152,7 +151,7 @@ impl<M: OffloadManager> Connector<M> {
             // Whatever compute may write. Of the blocks before it only reads.
             let first_written = (scheduled.computed / group.block_tokens) as usize;
             for block in state.table.iter().skip(first_written).flatten() {
-                copies.users(group.pool, *block, request.loading, wait_for);
+                copies.users(group.pool, *block, &request.loading, wait_for);
             }
             state.leave_behind(scheduled.computed, group);
         }
@@ -164,7 +163,7 @@ impl<M: OffloadManager> Connector<M> {
     fn offer(&mut self, id: RequestId, now: Duration, stores: &mut Vec<CopyPlan>) {
         let Self { options, requests, scratch, manager, copies, stats, .. } = self;
         let request = requests.get_mut(&id).expect("every request was looked for");
-        if request.loading.is_some() || request.failed_stores > options.failed_stores_max {
+        if !request.loading.is_empty() || request.failed_stores > options.failed_stores_max {
             return;
         }
         // So that a refusal costs next to nothing, however many are refused in however many steps.

@@ -125,6 +125,8 @@ pub struct RequestsConfig {
     pub copy_patience_ms: u64,
     /// As [`offer_chunks_max`](crate::ConnectorOptions::offer_chunks_max).
     pub offer_chunks_max: usize,
+    /// As [`load_chunks_max`](crate::ConnectorOptions::load_chunks_max); without, a load is one copy.
+    pub load_chunks_max: Option<usize>,
     /// As [`failed_stores_max`](crate::ConnectorOptions::failed_stores_max).
     pub failed_stores_max: u32,
 }
@@ -136,6 +138,7 @@ impl Default for RequestsConfig {
             lookup_patience_ms: 1000,
             copy_patience_ms: 60_000,
             offer_chunks_max: 64,
+            load_chunks_max: None,
             failed_stores_max: 3,
         }
     }

@@ -323,3 +323,111 @@ fn a_match_ends_where_loading_stops_being_worth_it() {
     bench.connector.set_economy(None).unwrap();
     assert_eq!(bench.loadable(4, 0), 6 * CHUNK);
 }
+
+#[test]
+fn what_was_loaded_in_front_of_the_copy_that_failed_need_not_be_computed() {
+    let mut bench = bench_with(8, |options| options.load_chunks_max = 1);
+    bench.serve(1, &tokens(1, 4 * CHUNK));
+    bench.begin(2, &tokens(1, 5 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 4 * CHUNK);
+    let first = bench.load(2, 4 * CHUNK);
+    let loads: Vec<_> = bench.idle().loads.iter().map(|load| load.copy).collect();
+    assert_eq!((loads.len(), loads[0]), (4, first));
+    // In whatever order they end.
+    assert_eq!(bench.report(loads[3], CopyResult::Failed), CopyOutcome::Open);
+    assert_eq!(bench.report(loads[0], CopyResult::Done), CopyOutcome::Open);
+    assert_eq!(bench.report(loads[2], CopyResult::Failed), CopyOutcome::Open);
+    let error = bench.connector.match_prefix(RequestId(2), 0).unwrap_err();
+    assert_eq!(error, ConnectorError::Loading { req: RequestId(2) });
+    let outcome = bench.report(loads[1], CopyResult::Done);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 2 * CHUNK });
+    assert_eq!(bench.connector.counts().pinned, 0);
+    assert_eq!(bench.loadable(2, 2 * CHUNK), 0);
+    // Its third and fourth chunk are offered, and are there.
+    let plan = bench.compute_in(2, &[], 2 * CHUNK, 4 * CHUNK);
+    assert_eq!(num_chunks(&plan), 0);
+    let plan = bench.compute(2, 4 * CHUNK, 5 * CHUNK);
+    assert_eq!(num_chunks(&plan), 1);
+    bench.done(&plan);
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+}
+
+#[test]
+fn a_load_in_several_copies_is_there_when_all_are() {
+    let mut bench = bench_with(16, |options| {
+        options.load_chunks_max = 2;
+        options.num_workers = 2;
+    });
+    bench.begin(1, &tokens(1, 5 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 5 * CHUNK);
+    for worker in 0..2 {
+        bench.connector.copy_reported(plan.stores[0].copy, worker, CopyResult::Done).unwrap();
+    }
+    bench.begin(2, &tokens(1, 6 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    bench.load(2, 5 * CHUNK);
+    let loads: Vec<_> = bench.idle().loads.iter().map(|load| (load.copy, load.chunks().len())).collect();
+    assert_eq!(loads.iter().map(|(_, chunks)| *chunks).collect::<Vec<_>>(), [2, 2, 1]);
+    let mut outcomes = Vec::new();
+    for (worker, nth) in [(0, 2), (1, 0), (1, 1), (0, 0), (0, 1), (1, 2)] {
+        outcomes.push(bench.connector.copy_reported(loads[nth].0, worker, CopyResult::Done).unwrap());
+    }
+    let loaded = CopyOutcome::Loaded { request: RequestId(2), computed: 5 * CHUNK };
+    assert_eq!(outcomes, [[CopyOutcome::Open; 5].as_slice(), &[loaded]].concat());
+    assert_eq!(bench.connector.counts().pinned, 0);
+}
+
+#[test]
+fn copies_of_a_load_that_a_reset_or_an_abort_meets_are_all_void() {
+    for is_reset in [true, false] {
+        let mut bench = bench_with(8, |options| options.load_chunks_max = 1);
+        bench.serve(1, &tokens(1, 3 * CHUNK));
+        bench.begin(2, &tokens(1, 4 * CHUNK), RequestParams::default());
+        bench.loadable(2, 0);
+        bench.load(2, 3 * CHUNK);
+        let loads: Vec<_> = bench.idle().loads.iter().map(|load| load.copy).collect();
+        assert_eq!(bench.report(loads[1], CopyResult::Failed), CopyOutcome::Open);
+        if is_reset {
+            assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+        } else {
+            assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::CopiesOpen(2)));
+        }
+        for copy in [loads[0], loads[2]] {
+            assert_eq!(bench.report(copy, CopyResult::Done), CopyOutcome::Void);
+        }
+        assert_eq!(bench.connector.stats().blocks_in_use, 0);
+        assert_eq!(bench.connector.counts().pinned, 0);
+        if is_reset {
+            // It computes, and what it has computed is stored.
+            let plan = bench.compute_in(2, &[], 0, 3 * CHUNK);
+            assert_eq!(num_chunks(&plan), 3);
+        }
+    }
+}
+
+#[test]
+fn a_window_is_loaded_whole_or_not_at_all_in_however_many_copies() {
+    let mut bench = bench_with(16, |options| {
+        options.groups = vec![GroupOptions::full(CHUNK), GroupOptions::window(CHUNK, 2 * CHUNK)];
+        options.load_chunks_max = 1;
+    });
+    bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let (full, window) = (bench.blocks(4), bench.blocks(4));
+    let new_blocks = [full.as_slice(), &window];
+    let request = RequestId(1);
+    let scheduled =
+        [Scheduled { request, kept_blocks: &[], new_blocks: &new_blocks, computed: 0, settled: 4 * CHUNK }];
+    let plan = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
+    bench.done(&plan);
+    bench.begin(2, &tokens(1, 5 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 4 * CHUNK);
+    let (full, window) = (bench.blocks(4), bench.blocks(4));
+    bench.connector.blocks_allocated(RequestId(2), &[&full, &window]).unwrap();
+    let loads: Vec<_> = bench.idle().loads.iter().map(|load| load.copy).collect();
+    assert_eq!(loads.len(), 6, "four chunks, and two of the window");
+    for copy in &loads[..5] {
+        bench.report(*copy, CopyResult::Done);
+    }
+    let outcome = bench.report(loads[5], CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 });
+}

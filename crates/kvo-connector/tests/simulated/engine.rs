@@ -42,6 +42,7 @@ pub(crate) struct Setup {
     pub(crate) faults: bool,
     pub(crate) resets: bool,
     pub(crate) drafts: bool,
+    pub(crate) load_chunks_max: usize,
 }
 
 /// What has happened in a run.
@@ -53,6 +54,8 @@ pub(crate) struct Sums {
     loaded_tokens: u64,
     loads: u64,
     loads_failed: u64,
+    /// Of which something in front was good.
+    pub(crate) failed_partly: u64,
     stores: u64,
     stores_failed: u64,
     offers_refused: u64,
@@ -73,6 +76,7 @@ impl Sums {
         self.loaded_tokens += loaded_tokens;
         self.loads += loads;
         self.loads_failed += loads_failed;
+        self.failed_partly += other.failed_partly;
         self.stores += other.stores;
         self.stores_failed += other.stores_failed;
         self.offers_refused += other.offers_refused;
@@ -167,6 +171,7 @@ impl Engine {
             lookup_patience: Duration::from_millis(20),
             copy_patience: if setup.faults { Duration::from_millis(6) } else { Duration::from_mins(1) },
             offer_chunks_max: 1 + random.index(8),
+            load_chunks_max: setup.load_chunks_max,
             ..ConnectorOptions::new(setup.groups.clone(), hash_tokens)
         };
         let connector = Connector::new(options, manager, Box::new(clock.clone_as_clock())).unwrap();
@@ -385,7 +390,10 @@ impl Engine {
                 self.sums.loaded_tokens += u64::from(computed.saturating_sub(before));
                 (request.0, computed.max(before))
             }
-            CopyOutcome::LoadFailed { request, computed } => (request.0, computed),
+            CopyOutcome::LoadFailed { request, computed } => {
+                self.sums.failed_partly += u64::from(computed > 0);
+                (request.0, computed)
+            }
             _ => return,
         };
         let request = self.requests.get_mut(&id).unwrap();
@@ -459,7 +467,9 @@ impl Engine {
                 let copy = self.connector.blocks_allocated(RequestId(id), &tables).unwrap();
                 request.told = request.tables.iter().map(Vec::len).collect();
                 request.loading = Some(copy);
-                request.behind_layers = random.one_in(2).then_some(found);
+                // Only the layers of one copy are waited for.
+                let is_one_copy = self.connector.options().load_chunks_max == usize::MAX;
+                request.behind_layers = (is_one_copy && random.one_in(2)).then_some(found);
             }
             request.is_running = true;
         }
@@ -541,6 +551,12 @@ impl Engine {
         }
         let point = self.worker.device().0.device().compute().point();
         self.worker.start_loads(&plan, point);
+        let copies: Vec<_> = plan.loads.iter().map(|load| load.copy).collect();
+        if let [_, behind @ ..] = copies.as_slice()
+            && !behind.is_empty()
+        {
+            self.spoil(&plan, random.pick(behind), random);
+        }
         for (id, count) in pieces {
             let request = self.requests.get_mut(id).unwrap();
             request.told = request.tables.iter().map(Vec::len).collect();

@@ -16,7 +16,7 @@ use random::Random;
 
 /// Calls `run` with many seeds, or with that of `KVO_SEED`.
 #[track_caller]
-fn with_seeds(num: u64, run: impl Fn(&mut Random)) {
+fn with_seeds(num: u64, mut run: impl FnMut(&mut Random)) {
     let given = std::env::var("KVO_SEED").ok().map(|seed| seed.parse().expect("KVO_SEED is a number"));
     let seeds = given.map_or(1..num + 1, |seed: u64| seed..seed + 1);
     for seed in seeds {
@@ -47,6 +47,7 @@ fn setup(random: &mut Random) -> Setup {
         faults: false,
         resets: false,
         drafts: random.one_in(3),
+        load_chunks_max: if random.one_in(2) { 1 + random.index(3) } else { usize::MAX },
     }
 }
 
@@ -72,6 +73,29 @@ fn a_reset_at_any_time_brings_nothing_of_before_back() {
         let setup = Setup { resets: true, faults: random.one_in(2), ..setup(random) };
         Engine::new(setup, random).run(random);
     });
+}
+
+#[test]
+fn behind_a_copy_of_a_load_that_fails_all_is_computed_and_nothing_in_front_of_it() {
+    let mut sums = engine::Sums::default();
+    with_seeds(40, |random| {
+        let full = |pool| GroupOptions { pool, ..GroupOptions::full(4) };
+        let small = GroupOptions { block_tokens: 2, ..full(1) }.with_blocks_per_chunk(3);
+        let groups = if random.one_in(2) { vec![full(0)] } else { vec![full(0), small] };
+        let usual = setup(random);
+        let several = Setup {
+            groups,
+            num_blocks: 2 * usual.num_blocks,
+            load_chunks_max: 1 + random.index(2),
+            num_slots: 60,
+            faults: true,
+            resets: random.one_in(4),
+            ..usual
+        };
+        sums.add(&Engine::new(several, random).run(random));
+    });
+    eprintln!("{sums:?}");
+    assert!(sums.failed_partly > 0, "{sums:?}");
 }
 
 /// So that the tests above are known to reach what they are about.

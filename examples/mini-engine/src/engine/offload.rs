@@ -75,11 +75,23 @@ pub struct ScheduledTokens<'a> {
     pub tokens: Range<usize>,
 }
 
+/// How much of a load has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadEnd {
+    /// All of it.
+    Come,
+    /// No token from this one on.
+    Failed {
+        /// Tokens, from the first of the request on, that need not be computed.
+        computed: usize,
+    },
+}
+
 /// What has become of copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadEvents {
-    /// Requests whose loads have ended, and whether all of it has come.
-    pub loads_ended: Vec<(RequestId, bool)>,
+    /// Requests whose loads have ended.
+    pub loads_ended: Vec<(RequestId, LoadEnd)>,
     /// Requests that are over, and whose [kept](Finish::CopiesOpen) blocks no copy uses any more.
     pub settled: Vec<RequestId>,
 }

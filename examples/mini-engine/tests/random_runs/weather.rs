@@ -55,6 +55,7 @@ impl Weather {
         let moody_chunks = self.pick(&[30, 3000]);
         // A real one takes its time to open.
         let has_store = self.pick(&[true, false, false, false, false, false, false, false]);
+        let load_chunks_max = self.pick(&[usize::MAX, usize::MAX, 1, 3]);
         let seed = self.seed;
         let wrap = move |region: Arc<HostRegion>| -> Arc<dyn HostMemory> {
             let inner = plain(region);
@@ -79,6 +80,7 @@ impl Weather {
             policy,
             cpu_chunks,
             blocks_per_chunk,
+            load_chunks_max,
             deadline,
             lookup_patience,
             copy_patience,

@@ -20,6 +20,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) policy: &'a str,
     pub(crate) cpu_chunks: u32,
     pub(crate) blocks_per_chunk: u32,
+    /// Of one copy of a load.
+    pub(crate) load_chunks_max: usize,
     pub(crate) deadline: Option<Duration>,
     pub(crate) lookup_patience: Duration,
     pub(crate) copy_patience: Duration,
@@ -34,8 +36,17 @@ pub(crate) fn plain(region: Arc<HostRegion>) -> Arc<dyn HostMemory> {
 }
 
 pub(crate) fn connect(model: &Arc<Model>, options: EngineOptions, parts: Parts<'_>) -> Engine<Kvo> {
-    let Parts { policy, cpu_chunks, blocks_per_chunk, deadline, lookup_patience, copy_patience, wrap, tiers } =
-        parts;
+    let Parts {
+        policy,
+        cpu_chunks,
+        blocks_per_chunk,
+        load_chunks_max,
+        deadline,
+        lookup_patience,
+        copy_patience,
+        wrap,
+        tiers,
+    } = parts;
     let caches = KvCaches::plan(model.config(), &options).unwrap();
     let layout = caches.layout(blocks_per_chunk).unwrap();
     let slot_bytes = layout.groups().iter().map(GroupLayout::chunk_bytes).max().unwrap();
@@ -53,6 +64,7 @@ pub(crate) fn connect(model: &Arc<Model>, options: EngineOptions, parts: Parts<'
         lookup_patience,
         copy_patience,
         offer_chunks_max: 16,
+        load_chunks_max,
         ..ConnectorOptions::new(caches.group_options(blocks_per_chunk), options.block_tokens)
     };
     let connector = Connector::new(connector_options, manager, Box::new(clock)).unwrap();
