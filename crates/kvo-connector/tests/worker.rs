@@ -6,8 +6,8 @@ use std::{
 };
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, RequestParams,
-    Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
+    BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, PrefixMatch,
+    RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
 };
 use kvo_core::{
     AttachError, BlockId, ChunkLayout, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan,
@@ -307,4 +307,67 @@ fn compute_behind_a_load_that_times_out_writes_after_the_load_does() {
     let mut found = vec![0; CHUNK as usize];
     worker.device().memory().read(address, &mut found).unwrap();
     assert_eq!(found, [7; CHUNK as usize]);
+}
+
+/// What is on the device, what waits its turn, and what comes after: each is told once, and no pin is left.
+#[test]
+fn copies_of_a_device_that_dies_fail_each_once_and_the_scheduler_goes_on() {
+    let mut plans = Plans::new();
+    for (id, document) in [(1, 1), (2, 2)] {
+        let stored = plans.store(id, document, 0).stores[0].copy;
+        plans.done(stored);
+    }
+    let (mut worker, _) = host_worker(region(), HostDeviceOptions::default(), None);
+    let stream = worker.device().compute().clone();
+    let gate = Gate::default();
+    let kernel = gate.clone();
+    stream
+        .launch(move |_| {
+            kernel.pass();
+            panic!("a kernel that faults");
+        })
+        .unwrap();
+    // One behind the kernel, and one behind the blocks of the first.
+    let load = plans.load(3, 1, 5);
+    worker.start_loads(&load, stream.point());
+    let behind = plans.load(4, 2, 5);
+    assert_eq!(behind.loads[0].after, [load.loads[0].copy]);
+    worker.start_loads(&behind, stream.point());
+    let store = plans.store(5, 3, 6);
+    worker.start_stores(&store, stream.point());
+    assert_eq!(worker.num_open(), 3);
+    gate.open();
+    let mut reports = Vec::new();
+    let start = Instant::now();
+    while worker.num_open() > 0 {
+        worker.wait(Duration::from_millis(10), &mut reports);
+        assert!(start.elapsed() < Duration::from_secs(20), "{worker:?}");
+    }
+    // And what comes when it is dead.
+    let late = plans.store(6, 4, 7);
+    worker.start_stores(&late, stream.point());
+    worker.poll(&mut reports);
+    let mut failed = Vec::new();
+    for report in &reports {
+        match report {
+            WorkerReport::Ended { copy, result: CopyResult::Done, .. } => panic!("{copy:?} went well"),
+            WorkerReport::Ended { copy, result, .. } => {
+                failed.push(*copy);
+                plans.0.copy_reported(*copy, 0, *result).unwrap();
+            }
+            WorkerReport::Released { copy } => plans.0.copy_released(*copy, 0).unwrap(),
+        }
+    }
+    failed.sort_unstable();
+    let copies = [&load.loads[0], &behind.loads[0], &store.stores[0], &late.stores[0]];
+    assert_eq!(failed, copies.map(|copy| copy.copy));
+    assert!(matches!(worker.device().health(), DeviceHealth::Dead { .. }));
+    let counts = plans.0.counts();
+    assert_eq!((counts.pinned, counts.pending), (0, 0));
+    assert!(!plans.0.has_pending_work());
+    assert_eq!(plans.0.stats().blocks_in_use, 0);
+    // They compute, on whatever device the engine has next, and what is in the tiers is there for it.
+    assert_eq!(plans.0.match_prefix(RequestId(3), 0), Ok(PrefixMatch::Loadable(0)));
+    plans.begin(7, 1, CHUNK + 1);
+    assert_eq!(plans.0.match_prefix(RequestId(7), 0), Ok(PrefixMatch::Loadable(CHUNK)));
 }
