@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,8 +16,8 @@ use kvo_connector::{
     WorkerOptions, WorkerReport,
 };
 use kvo_core::{
-    BlockId, ChunkCounts, Clock, HostMemory, ManualClock, OffloadManager, RequestId, SecondaryTier, SlotId,
-    StreamHandle,
+    BlockId, ChunkCounts, Clock, ComputePoint, HostMemory, ManualClock, OffloadManager, RequestId,
+    SecondaryTier, SlotId, StreamHandle,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::Step;
@@ -43,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) resets: bool,
     pub(crate) drafts: bool,
     pub(crate) load_chunks_max: usize,
+    /// More than one have no tier below.
+    pub(crate) num_workers: u32,
 }
 
 /// What has happened in a run.
@@ -53,7 +56,7 @@ pub(crate) struct Sums {
     preempted: u64,
     loaded_tokens: u64,
     loads: u64,
-    loads_failed: u64,
+    pub(crate) loads_failed: u64,
     /// Of which something in front was good.
     pub(crate) failed_partly: u64,
     stores: u64,
@@ -62,8 +65,8 @@ pub(crate) struct Sums {
     asked_again: u64,
     waits: u64,
     held: u64,
-    resets: u64,
-    by_layer: u64,
+    pub(crate) resets: u64,
+    pub(crate) by_layer: u64,
     late: u64,
 }
 
@@ -114,23 +117,28 @@ struct Request {
     is_running: bool,
 }
 
-pub(crate) struct Engine {
-    setup: Setup,
-    connector: Connector<TieringManager<Box<dyn CachePolicy>>>,
+struct Rank {
     worker: Worker<Stepping>,
-    lower: Option<MemoryTierWorker<HostRegion>>,
-    clock: ManualClock,
     host: Arc<HostRegion>,
     caches: Caches,
     stream: StreamHandle,
+    /// Not yet told.
+    reports: Vec<WorkerReport>,
+}
+
+pub(crate) struct Engine {
+    setup: Setup,
+    connector: Connector<TieringManager<Box<dyn CachePolicy>>>,
+    /// Each computes all, in caches of its own.
+    ranks: Vec<Rank>,
+    lower: Option<MemoryTierWorker<HostRegion>>,
+    clock: ManualClock,
     /// By pool.
     free: BTreeMap<u32, Vec<BlockId>>,
     requests: BTreeMap<u64, Request>,
     waiting: VecDeque<u64>,
     /// Blocks that are kept until no copy uses them.
     kept: BTreeMap<u64, Vec<(u32, BlockId)>>,
-    /// Not yet told.
-    reports: Vec<WorkerReport>,
     /// Requests whose loads failed.
     to_preempt: Vec<u64>,
     next: u64,
@@ -146,14 +154,9 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(setup: Setup, random: &mut Random) -> Self {
         let slot_bytes = Caches::slot_bytes(&setup.groups);
-        let region = RegionOptions {
-            huge_pages: false,
-            prefault_threads: 0,
-            ..RegionOptions::new(setup.num_slots, usize::try_from(slot_bytes).unwrap())
-        };
-        let host = Arc::new(HostRegion::anonymous(&region).unwrap());
-        let (caches, device, spans, layout) =
-            Caches::new(&setup.groups, setup.num_blocks, host.clone(), random.next());
+        let ranks: Vec<_> =
+            (0..setup.num_workers).map(|_| Rank::new(&setup, slot_bytes, random.next())).collect();
+        let host = Arc::clone(&ranks[0].host);
         let clock = ManualClock::default();
         let kind = if setup.arc { PolicyKind::Arc(kvo_policies::GhostHits::T1) } else { PolicyKind::Lru };
         let primary = CpuManager::new(CpuOptions::new(setup.num_slots), kind.build(setup.num_slots)).unwrap();
@@ -172,36 +175,22 @@ impl Engine {
             copy_patience: if setup.faults { Duration::from_millis(6) } else { Duration::from_mins(1) },
             offer_chunks_max: 1 + random.index(8),
             load_chunks_max: setup.load_chunks_max,
+            num_workers: setup.num_workers,
             ..ConnectorOptions::new(setup.groups.clone(), hash_tokens)
         };
         let connector = Connector::new(options, manager, Box::new(clock.clone_as_clock())).unwrap();
-        let stream = device.0.device().compute().handle();
-        let deadline = setup.faults.then_some(Duration::from_millis(3));
-        let slots = (setup.num_slots, slot_bytes);
-        let worker = Worker::new(
-            device,
-            &spans,
-            layout,
-            slots,
-            WorkerOptions { deadline, ..WorkerOptions::default() },
-        )
-        .unwrap();
         let blocks = || (0..setup.num_blocks).map(BlockId).collect::<Vec<_>>();
         let free = setup.groups.iter().map(|group| (group.pool, blocks())).collect();
         Self {
             setup,
             connector,
-            worker,
+            ranks,
             lower,
             clock,
-            host,
-            caches,
-            stream,
             free,
             requests: BTreeMap::new(),
             waiting: VecDeque::new(),
             kept: BTreeMap::new(),
-            reports: Vec::new(),
             to_preempt: Vec::new(),
             next: 0,
             wrong: Arc::default(),
@@ -303,11 +292,14 @@ impl Engine {
         if self.setup.faults {
             // Deadlines are the device's.
             let now = self.clock.now();
-            self.worker.device_mut().0.advance_to(now);
+            for rank in &mut self.ranks {
+                rank.worker.device_mut().0.advance_to(now);
+            }
         }
-        let steps = random.below(60);
-        for _ in 0..steps {
-            self.step_device();
+        for rank in &mut self.ranks {
+            for _ in 0..random.below(60) {
+                rank.step();
+            }
         }
         if let Some(lower) = &mut self.lower
             && random.one_in(2)
@@ -317,8 +309,9 @@ impl Engine {
         // A slot that somebody has hold of fails the copies that need it.
         if self.setup.faults && random.one_in(12) {
             let slot = SlotId(u32::try_from(random.below(u64::from(self.setup.num_slots))).unwrap());
-            let device = self.worker.device_mut();
-            let _ = self.host.with_write(slot, &mut |_| {
+            let Rank { worker, host, .. } = self.some_rank(random);
+            let device = worker.device_mut();
+            let _ = host.with_write(slot, &mut |_| {
                 for _ in 0..random.below(20) {
                     device.0.step();
                 }
@@ -326,45 +319,27 @@ impl Engine {
         }
     }
 
-    fn step_device(&mut self) {
-        let device = &mut self.worker.device_mut().0;
-        if let Step::Idle { until: Some(until) } = device.step() {
-            device.advance_to(until);
-        }
+    fn step_devices(&mut self) {
+        self.ranks.iter_mut().for_each(Rank::step);
+    }
+
+    fn some_rank(&mut self, random: &mut Random) -> &mut Rank {
+        let nth = random.index(self.ranks.len());
+        &mut self.ranks[nth]
     }
 
     fn collect(&mut self, random: &mut Random) {
-        let mut reports = std::mem::take(&mut self.reports);
-        self.worker.poll(&mut reports);
+        for rank in &mut self.ranks {
+            rank.worker.poll(&mut rank.reports);
+        }
         let mut late = Vec::new();
         self.connector.take_late(&mut late);
         self.sums.late += late.len() as u64;
         for outcome in late {
             self.copy_ended(outcome);
         }
-        for report in reports {
-            // Some take their time.
-            if self.setup.faults && random.one_in(30) {
-                self.reports.push(report);
-                continue;
-            }
-            // One copy's come in order.
-            let copy = |report: &WorkerReport| match report {
-                WorkerReport::Ended { copy, .. } | WorkerReport::Released { copy } => *copy,
-            };
-            if self.reports.iter().any(|kept| copy(kept) == copy(&report)) {
-                self.reports.push(report);
-                continue;
-            }
-            match report {
-                WorkerReport::Ended { copy, result, .. } => {
-                    let outcome = self.connector.copy_reported(copy, 0, result).unwrap();
-                    self.sums.held += u64::from(result == kvo_connector::CopyResult::FailedAndHeld);
-                    self.copy_ended(outcome);
-                    self.forget_behind(copy, outcome);
-                }
-                WorkerReport::Released { copy } => self.connector.copy_released(copy, 0).unwrap(),
-            }
+        for worker in 0..self.setup.num_workers {
+            self.collect_of(worker, random);
         }
         let mut settled = Vec::new();
         self.connector.take_settled(&mut settled);
@@ -375,8 +350,37 @@ impl Engine {
         }
     }
 
+    /// Tells what a worker has reported.
+    fn collect_of(&mut self, worker: u32, random: &mut Random) {
+        let mut kept = Vec::new();
+        for report in std::mem::take(&mut self.ranks[worker as usize].reports) {
+            // Some take their time, and one copy's come in order.
+            let copy = |report: &WorkerReport| match report {
+                WorkerReport::Ended { copy, .. } | WorkerReport::Released { copy } => *copy,
+            };
+            let is_slow = self.setup.faults && random.one_in(30);
+            if is_slow || kept.iter().any(|kept| copy(kept) == copy(&report)) {
+                kept.push(report);
+                continue;
+            }
+            match report {
+                WorkerReport::Ended { copy, result, .. } => {
+                    let outcome = self.connector.copy_reported(copy, worker, result).unwrap();
+                    self.sums.held += u64::from(result == kvo_connector::CopyResult::FailedAndHeld);
+                    self.copy_ended(outcome);
+                    self.forget_behind(copy, outcome);
+                }
+                WorkerReport::Released { copy } => self.connector.copy_released(copy, worker).unwrap(),
+            }
+        }
+        self.ranks[worker as usize].reports = kept;
+    }
+
     /// Compute behind the layers of a load counts if that went well.
     fn forget_behind(&mut self, copy: CopyId, outcome: CopyOutcome) {
+        if outcome == CopyOutcome::Open {
+            return;
+        }
         let wrong = self.behind.remove(&copy);
         if matches!(outcome, CopyOutcome::Loaded { .. }) {
             self.succeeded.extend(wrong);
@@ -541,16 +545,17 @@ impl Engine {
             .collect();
         let plan = self.connector.build_step(&StepInput { preempted, scheduled: &scheduled }).unwrap();
         drop(scheduled);
-        let mut wait_for = plan.wait_for.clone();
-        loop {
-            wait_for = self.worker.order_behind(&wait_for, self.stream).unwrap();
-            if wait_for.is_empty() {
-                break;
+        for rank in &mut self.ranks {
+            let mut wait_for = plan.wait_for.clone();
+            loop {
+                wait_for = rank.worker.order_behind(&wait_for, rank.stream).unwrap();
+                if wait_for.is_empty() {
+                    break;
+                }
+                rank.step();
             }
-            self.step_device();
+            rank.worker.start_loads(&plan, rank.point());
         }
-        let point = self.worker.device().0.device().compute().point();
-        self.worker.start_loads(&plan, point);
         let copies: Vec<_> = plan.loads.iter().map(|load| load.copy).collect();
         if let [_, behind @ ..] = copies.as_slice()
             && !behind.is_empty()
@@ -562,25 +567,26 @@ impl Engine {
             request.told = request.tables.iter().map(Vec::len).collect();
             let (reads, writes) = request.accesses(&self.setup.groups, *count, draft(id));
             request.computed += count - draft(id);
-            match request.loading {
-                None => {
-                    compute(self.worker.device(), &self.caches, reads, writes, 0..LAYERS, &self.wrong);
+            let Some(copy) = request.loading else {
+                for rank in &mut self.ranks {
+                    rank.compute(&reads, &writes, 0..LAYERS, &self.wrong);
                 }
-                Some(copy) => {
-                    self.spoil(&plan, copy, random);
-                    let wrong = Arc::<AtomicU64>::default();
-                    for layer in 0..LAYERS {
-                        self.wait_for_layer(copy, layer);
-                        let (reads, writes) = (reads.clone(), writes.clone());
-                        compute(self.worker.device(), &self.caches, reads, writes, layer..layer + 1, &wrong);
-                    }
-                    self.sums.by_layer += 1;
-                    self.behind.insert(copy, wrong);
+                continue;
+            };
+            self.spoil(&plan, copy, random);
+            let wrong = Arc::<AtomicU64>::default();
+            for rank in &mut self.ranks {
+                for layer in 0..LAYERS {
+                    rank.wait_for_layer(copy, layer);
+                    rank.compute(&reads, &writes, layer..layer + 1, &wrong);
                 }
             }
+            self.sums.by_layer += 1;
+            self.behind.insert(copy, wrong);
         }
-        let point = self.worker.device().0.device().compute().point();
-        self.worker.start_stores(&plan, point);
+        for rank in &mut self.ranks {
+            rank.worker.start_stores(&plan, rank.point());
+        }
         for (id, _) in pieces {
             let request = self.requests.get_mut(id).unwrap();
             if request.computed as usize == request.tokens.len() && request.tokens.len() < request.wanted {
@@ -599,23 +605,14 @@ impl Engine {
         if slots.is_empty() || !self.setup.faults || !random.one_in(3) {
             return;
         }
-        let device = self.worker.device_mut();
-        let _ = self.host.with_write(random.pick(&slots), &mut |_| {
+        let slot = random.pick(&slots);
+        let Rank { worker, host, .. } = self.some_rank(random);
+        let device = worker.device_mut();
+        let _ = host.with_write(slot, &mut |_| {
             for _ in 0..40 {
                 device.0.step();
             }
         });
-    }
-
-    /// Puts a wait for a layer on the stream.
-    fn wait_for_layer(&mut self, copy: CopyId, layer: u32) {
-        while self.worker.order_layer(copy, layer, self.stream).unwrap() == LayerOrder::NotYet {
-            self.step_device();
-            // What it waits for itself may have ended.
-            let mut reports = Vec::new();
-            self.worker.poll(&mut reports);
-            self.reports.append(&mut reports);
-        }
     }
 
     fn reset(&mut self) {
@@ -637,16 +634,15 @@ impl Engine {
 
     fn is_at_rest(&mut self, random: &mut Random) {
         for _ in 0..10_000 {
-            self.step_device();
+            self.step_devices();
         }
-        while self.worker.num_open() > 0 || !self.reports.is_empty() {
+        while self.ranks.iter().any(|rank| rank.worker.num_open() > 0 || !rank.reports.is_empty()) {
             self.collect(random);
         }
         self.collect(random);
         self.connector.build_step(&StepInput::default()).unwrap();
         let ConnectorStats { open_requests, open_copies, blocks_in_use, .. } = self.connector.stats();
         assert_eq!((open_requests, open_copies, blocks_in_use), (0, 0, 0));
-        assert_eq!(self.worker.num_open(), 0);
         let ChunkCounts { pending, pinned, .. } = self.connector.manager().counts();
         assert_eq!((pending, pinned), (0, 0), "no slot and no pin is left");
         assert_eq!(self.connector.manager().stats().open_requests, 0);
@@ -655,7 +651,9 @@ impl Engine {
             free.dedup();
             assert_eq!(free.len(), self.setup.num_blocks as usize, "blocks of pool {pool}");
         }
-        assert_eq!(self.worker.device().0.device().take_races(), []);
+        for rank in &self.ranks {
+            assert_eq!(rank.worker.device().0.device().take_races(), []);
+        }
         let wrong = self.succeeded.iter().chain([&self.wrong]).map(|wrong| wrong.load(Ordering::Relaxed));
         assert_eq!(wrong.sum::<u64>(), 0, "tokens that compute read");
         let stats = self.connector.stats();
@@ -664,6 +662,48 @@ impl Engine {
         (sums.stores, sums.stores_failed) = (stats.stores, stats.stores_failed);
         (sums.offers_refused, sums.asked_again) = (stats.offers_refused, stats.asked_again);
         sums.waits = stats.waits;
+    }
+}
+
+impl Rank {
+    fn new(setup: &Setup, slot_bytes: u64, seed: u64) -> Self {
+        let region = RegionOptions {
+            huge_pages: false,
+            prefault_threads: 0,
+            ..RegionOptions::new(setup.num_slots, usize::try_from(slot_bytes).unwrap())
+        };
+        let host = Arc::new(HostRegion::anonymous(&region).unwrap());
+        let (caches, device, spans, layout) =
+            Caches::new(&setup.groups, setup.num_blocks, host.clone(), seed);
+        let stream = device.0.device().compute().handle();
+        let deadline = setup.faults.then_some(Duration::from_millis(3));
+        let options = WorkerOptions { deadline, ..WorkerOptions::default() };
+        let worker = Worker::new(device, &spans, layout, (setup.num_slots, slot_bytes), options).unwrap();
+        Self { worker, host, caches, stream, reports: Vec::new() }
+    }
+
+    fn step(&mut self) {
+        let device = &mut self.worker.device_mut().0;
+        if let Step::Idle { until: Some(until) } = device.step() {
+            device.advance_to(until);
+        }
+    }
+
+    fn point(&self) -> ComputePoint {
+        self.worker.device().0.device().compute().point()
+    }
+
+    fn compute(&self, reads: &[Place], writes: &[Place], layers: Range<u32>, wrong: &Arc<AtomicU64>) {
+        compute(self.worker.device(), &self.caches, reads.to_vec(), writes.to_vec(), layers, wrong);
+    }
+
+    /// Puts a wait for a layer on the stream.
+    fn wait_for_layer(&mut self, copy: CopyId, layer: u32) {
+        while self.worker.order_layer(copy, layer, self.stream).unwrap() == LayerOrder::NotYet {
+            self.step();
+            // What it waits for itself may have ended.
+            self.worker.poll(&mut self.reports);
+        }
     }
 }
 

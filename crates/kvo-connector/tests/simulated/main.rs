@@ -14,15 +14,16 @@ use engine::{Engine, Setup};
 use kvo_connector::GroupOptions;
 use random::Random;
 
-/// Calls `run` with many seeds, or with that of `KVO_SEED`.
+/// Calls `run` with many seeds, or with that of `KVO_SEED`. Says whether it was with all.
 #[track_caller]
-fn with_seeds(num: u64, mut run: impl FnMut(&mut Random)) {
+fn with_seeds(num: u64, mut run: impl FnMut(&mut Random)) -> bool {
     let given = std::env::var("KVO_SEED").ok().map(|seed| seed.parse().expect("KVO_SEED is a number"));
     let seeds = given.map_or(1..num + 1, |seed: u64| seed..seed + 1);
     for seed in seeds {
         eprintln!("KVO_SEED={seed}");
         run(&mut Random(seed));
     }
+    given.is_none()
 }
 
 fn setup(random: &mut Random) -> Setup {
@@ -48,6 +49,7 @@ fn setup(random: &mut Random) -> Setup {
         resets: false,
         drafts: random.one_in(3),
         load_chunks_max: if random.one_in(2) { 1 + random.index(3) } else { usize::MAX },
+        num_workers: 1,
     }
 }
 
@@ -78,7 +80,7 @@ fn a_reset_at_any_time_brings_nothing_of_before_back() {
 #[test]
 fn behind_a_copy_of_a_load_that_fails_all_is_computed_and_nothing_in_front_of_it() {
     let mut sums = engine::Sums::default();
-    with_seeds(40, |random| {
+    let were_all = with_seeds(40, |random| {
         let full = |pool| GroupOptions { pool, ..GroupOptions::full(4) };
         let small = GroupOptions { block_tokens: 2, ..full(1) }.with_blocks_per_chunk(3);
         let groups = if random.one_in(2) { vec![full(0)] } else { vec![full(0), small] };
@@ -95,7 +97,23 @@ fn behind_a_copy_of_a_load_that_fails_all_is_computed_and_nothing_in_front_of_it
         sums.add(&Engine::new(several, random).run(random));
     });
     eprintln!("{sums:?}");
-    assert!(sums.failed_partly > 0, "{sums:?}");
+    assert!(!were_all || sums.failed_partly > 0, "{sums:?}");
+}
+
+/// B10: what one worker has done is not done by the others, nor over where it has failed.
+#[test]
+fn several_workers_go_at_their_own_pace() {
+    let mut sums = engine::Sums::default();
+    let were_all = with_seeds(60, |random| {
+        let faults = random.one_in(2);
+        let resets = random.one_in(4);
+        let num_workers = 2 + u32::try_from(random.below(2)).unwrap();
+        let several = Setup { num_workers, lower_chunks: 0, faults, resets, ..setup(random) };
+        sums.add(&Engine::new(several, random).run(random));
+    });
+    eprintln!("{sums:?}");
+    let have_happened = sums.loads_failed > 0 && sums.by_layer > 0 && sums.resets > 0;
+    assert!(!were_all || have_happened, "{sums:?}");
 }
 
 /// So that the tests above are known to reach what they are about.
