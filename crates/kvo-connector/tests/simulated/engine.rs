@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,21 +11,19 @@ use std::{
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, ConnectorStats, CopyId, CopyOutcome, Finish, GroupKind,
-    GroupOptions, LayerOrder, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker,
-    WorkerOptions, WorkerReport,
+    GroupOptions, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, WorkerReport,
 };
 use kvo_core::{
-    BlockId, ChunkCounts, Clock, ComputePoint, HostMemory, ManualClock, OffloadManager, RequestId,
-    SecondaryTier, SlotId, StreamHandle,
+    BlockId, ChunkCounts, Clock, HostMemory, ManualClock, OffloadManager, RequestId, SecondaryTier, SlotId,
 };
-use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-use kvo_cuda::Step;
+use kvo_cpu::{CpuManager, CpuOptions, HostRegion};
 use kvo_policies::{CachePolicy, Lru, PolicyKind};
 use kvo_tiering::{MemoryTier, MemoryTierWorker, TieringManager, TieringOptions};
 
 use crate::{
-    memory::{Caches, LAYERS, Place, Stepping, compute},
+    memory::{Caches, LAYERS, Place},
     random::{Random, mix},
+    rank::Rank,
 };
 
 #[derive(Clone, Debug)]
@@ -115,15 +112,6 @@ struct Request {
     told: Vec<usize>,
     num_hashes: usize,
     is_running: bool,
-}
-
-struct Rank {
-    worker: Worker<Stepping>,
-    host: Arc<HostRegion>,
-    caches: Caches,
-    stream: StreamHandle,
-    /// Not yet told.
-    reports: Vec<WorkerReport>,
 }
 
 pub(crate) struct Engine {
@@ -662,48 +650,6 @@ impl Engine {
         (sums.stores, sums.stores_failed) = (stats.stores, stats.stores_failed);
         (sums.offers_refused, sums.asked_again) = (stats.offers_refused, stats.asked_again);
         sums.waits = stats.waits;
-    }
-}
-
-impl Rank {
-    fn new(setup: &Setup, slot_bytes: u64, seed: u64) -> Self {
-        let region = RegionOptions {
-            huge_pages: false,
-            prefault_threads: 0,
-            ..RegionOptions::new(setup.num_slots, usize::try_from(slot_bytes).unwrap())
-        };
-        let host = Arc::new(HostRegion::anonymous(&region).unwrap());
-        let (caches, device, spans, layout) =
-            Caches::new(&setup.groups, setup.num_blocks, host.clone(), seed);
-        let stream = device.0.device().compute().handle();
-        let deadline = setup.faults.then_some(Duration::from_millis(3));
-        let options = WorkerOptions { deadline, ..WorkerOptions::default() };
-        let worker = Worker::new(device, &spans, layout, (setup.num_slots, slot_bytes), options).unwrap();
-        Self { worker, host, caches, stream, reports: Vec::new() }
-    }
-
-    fn step(&mut self) {
-        let device = &mut self.worker.device_mut().0;
-        if let Step::Idle { until: Some(until) } = device.step() {
-            device.advance_to(until);
-        }
-    }
-
-    fn point(&self) -> ComputePoint {
-        self.worker.device().0.device().compute().point()
-    }
-
-    fn compute(&self, reads: &[Place], writes: &[Place], layers: Range<u32>, wrong: &Arc<AtomicU64>) {
-        compute(self.worker.device(), &self.caches, reads.to_vec(), writes.to_vec(), layers, wrong);
-    }
-
-    /// Puts a wait for a layer on the stream.
-    fn wait_for_layer(&mut self, copy: CopyId, layer: u32) {
-        while self.worker.order_layer(copy, layer, self.stream).unwrap() == LayerOrder::NotYet {
-            self.step();
-            // What it waits for itself may have ended.
-            self.worker.poll(&mut self.reports);
-        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod engine;
 mod memory;
 mod random;
+mod rank;
 
 use engine::{Engine, Setup};
 use kvo_connector::GroupOptions;
