@@ -4,14 +4,14 @@ use std::io::{Write, stdout};
 
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report,
+    Interrupt,
     connector::{ConnectorPlan, ConnectorResults, run_connector},
     new_table, number_cell,
     nvme::points_table,
     progress_bar,
 };
 
-use crate::Outcome;
+use crate::{Outcome, finish};
 
 /// What a connector costs an engine's scheduler: requests that decode beside each other, each on a long context, and
 /// requests that find all their tokens. No bytes are moved.
@@ -52,9 +52,7 @@ pub(crate) fn run(args: &ConnectorArgs, interrupt: &Interrupt) -> anyhow::Result
     }
     progress.finish_and_clear();
     print(&mut stdout(), &results)?;
-    let file = Report::new(results, !interrupt.is_set()).write(args.report_name())?;
-    writeln!(stdout(), "as JSON: {}", file.display())?;
-    Ok(if interrupt.is_set() { Outcome::Interrupted } else { Outcome::Passed })
+    finish(&mut stdout(), results, args.report_name(), interrupt)
 }
 
 fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()> {

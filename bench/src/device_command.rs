@@ -4,14 +4,14 @@ use std::io::{Write, stdout};
 
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report,
+    Interrupt,
     device::{DevicePlan, DeviceResults, Scatter, compare_copies, cpu_per_copy, plan},
     new_table, number_cell,
     nvme::points_table,
     progress_bar,
 };
 
-use crate::Outcome;
+use crate::{Outcome, finish};
 
 /// Chunk sizes that are copied.
 const CHUNK_BYTES: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -72,9 +72,7 @@ pub(crate) fn run(args: &DeviceArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
     }
     progress.finish_and_clear();
     print(&mut stdout(), &results, interrupt.is_set())?;
-    let file = Report::new(results, !interrupt.is_set()).write(args.report_name())?;
-    writeln!(stdout(), "as JSON: {}", file.display())?;
-    Ok(if interrupt.is_set() { Outcome::Interrupted } else { Outcome::Passed })
+    finish(&mut stdout(), results, args.report_name(), interrupt)
 }
 
 fn print(out: &mut impl Write, results: &DeviceResults, is_cut: bool) -> anyhow::Result<()> {

@@ -15,11 +15,15 @@ mod policies;
 mod replay;
 mod soak_command;
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
-use kvo_bench::{INTERRUPTED_STATUS, Interrupt};
+use kvo_bench::{INTERRUPTED_STATUS, Interrupt, Report};
+use serde::Serialize;
 
 use after::AfterArgs;
 
@@ -62,6 +66,29 @@ enum Outcome {
     Failed,
     /// The user stopped it.
     Interrupted,
+}
+
+/// Leaves what was measured as JSON, and says where.
+fn write_report(
+    out: &mut impl Write,
+    results: impl Serialize,
+    name: &str,
+    complete: bool,
+) -> anyhow::Result<()> {
+    let file = Report::new(results, complete).write(name)?;
+    Ok(writeln!(out, "as JSON: {}", file.display())?)
+}
+
+/// The end of a command that can fail no check.
+fn finish(
+    out: &mut impl Write,
+    results: impl Serialize,
+    name: &str,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let complete = !interrupt.is_set();
+    write_report(out, results, name, complete)?;
+    Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
 }
 
 fn main() -> ExitCode {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report,
+    Interrupt,
     micro::{
         Floor, MicroOptions, Preset, Size, Subject, Suite, SuiteResults, Sweep, ThreadTime, Untimed,
         UntimedOptions, fill_once, kvo_subject, print_chunks, print_figures, resident_bytes,
@@ -19,7 +19,7 @@ use kvo_bench::{
 use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::Outcome;
+use crate::{Outcome, finish};
 
 /// Costs of the CPU tier's calls, in nanoseconds a chunk, beside their targets and the bare memory accesses.
 ///
@@ -89,10 +89,7 @@ pub(crate) fn run(args: &MicroArgs, interrupt: &Interrupt) -> anyhow::Result<Out
 
     print_figures(&mut out, &results, None)?;
     print_subjects(&mut out, &results)?;
-    let complete = !interrupt.is_set();
-    let file = Report::new(Results { preset, sizes: &results }, complete).write(args.report_name())?;
-    writeln!(out, "as JSON: {}", file.display())?;
-    Ok(if complete { Outcome::Passed } else { Outcome::Interrupted })
+    finish(&mut out, Results { preset, sizes: &results }, args.report_name(), interrupt)
 }
 
 fn run_untimed(args: &MicroArgs, out: &mut impl Write, interrupt: &Interrupt) -> anyhow::Result<Outcome> {

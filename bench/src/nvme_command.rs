@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report,
+    Interrupt,
     micro::Preset,
     new_table, number_cell,
     nvme::{
@@ -18,7 +18,7 @@ use kvo_bench::{
     },
 };
 
-use crate::Outcome;
+use crate::{Outcome, write_report};
 
 /// Writes and reads chunks through the NVMe store, every byte compared, beside fio and plain I/O.
 ///
@@ -75,8 +75,7 @@ pub(crate) fn run(args: &NvmeArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     print(&mut out, &results)?;
     let mismatches = results.mismatches;
     let complete = !interrupt.is_set();
-    let file = Report::new(results, complete).write(args.report_name())?;
-    writeln!(out, "as JSON: {}", file.display())?;
+    write_report(&mut out, results, args.report_name(), complete)?;
     if mismatches > 0 {
         writeln!(out, "FAILED: {mismatches} chunks came back with other bytes")?;
         return Ok(Outcome::Failed);

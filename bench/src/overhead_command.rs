@@ -4,13 +4,13 @@ use std::io::{Write, stdout};
 
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report, new_table, number_cell,
+    Interrupt, new_table, number_cell,
     nvme::points_table,
     overhead::{OverheadPlan, OverheadResults, measure, model},
     progress_bar,
 };
 
-use crate::Outcome;
+use crate::{Outcome, finish};
 
 /// What offloading costs the mini-engine where no prompt comes back: pairs of runs, one with a CPU tier and one without,
 /// which give the same answers. The device is host memory, so copies take processor time that a GPU's would not.
@@ -59,9 +59,7 @@ pub(crate) fn run(args: &OverheadArgs, interrupt: &Interrupt) -> anyhow::Result<
     }
     progress.finish_and_clear();
     print(&mut stdout(), &results)?;
-    let file = Report::new(results, !interrupt.is_set()).write(args.report_name())?;
-    writeln!(stdout(), "as JSON: {}", file.display())?;
-    Ok(if interrupt.is_set() { Outcome::Interrupted } else { Outcome::Passed })
+    finish(&mut stdout(), results, args.report_name(), interrupt)
 }
 
 fn print(out: &mut impl Write, results: &OverheadResults) -> anyhow::Result<()> {

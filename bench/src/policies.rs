@@ -11,14 +11,14 @@ use std::{
     time::Instant,
 };
 
-use kvo_bench::{CellHits, Interrupt, Report, summarise};
+use kvo_bench::{CellHits, Interrupt, summarise};
 
 pub(crate) use self::args::PoliciesArgs;
 use self::{
     json::{Results, TraceResults},
     run::Ran,
 };
-use crate::{Outcome, args::TraceSummary};
+use crate::{Outcome, args::TraceSummary, write_report};
 
 pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
@@ -48,8 +48,7 @@ pub(crate) fn run(args: &PoliciesArgs, interrupt: &Interrupt) -> anyhow::Result<
     let cells = ran.iter().map(|ran| ran.results.len()).sum::<usize>();
     writeln!(out, "\n{cells} cells in {:.1} s", started.elapsed().as_secs_f64())?;
     let results = Results { traces: ran.iter().map(TraceResults::of).collect(), summary, overlap_summary };
-    let file = Report::new(results, complete).write(name)?;
-    writeln!(out, "as JSON: {}", file.display())?;
+    write_report(&mut out, results, name, complete)?;
     if !complete {
         say_what_is_left(&mut out, &ran, cells)?;
         return Ok(Outcome::Interrupted);

@@ -15,7 +15,7 @@ use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
 use kvo_bench::{
     ChosenDevice, DeviceChoice, GpuFailed, Interrupt, ReplayDevice, ReplayEngine, ReplayOptions, ReplayStats,
-    Report, TierHits, Trace, kvo_synth, new_table, number_cell, progress_bar,
+    TierHits, Trace, kvo_synth, new_table, number_cell, progress_bar,
 };
 use kvo_cuda::{Probe, probe};
 use kvo_policies::PolicyKind;
@@ -26,6 +26,7 @@ use tempfile::TempDir;
 use crate::{
     Outcome,
     args::{TraceArgs, TraceSummary},
+    write_report,
 };
 
 /// Replays a trace through GPU blocks, CPU slots and a store on an SSD, and checks every byte that comes back.
@@ -166,8 +167,7 @@ pub(crate) fn run(args: &ReplayArgs, interrupt: &Interrupt) -> anyhow::Result<Ou
         stats: &stats,
     };
     print(&mut out, &results, &chosen)?;
-    let file = Report::new(&results, matches!(end, End::AllServed)).write(args.report_name())?;
-    writeln!(out, "as JSON: {}", file.display())?;
+    write_report(&mut out, &results, args.report_name(), matches!(end, End::AllServed))?;
     if let End::GpuFailed(error) = &end {
         writeln!(out, "FAILED after {} of {} requests: {error:#}", stats.requests, requests.len())?;
     }

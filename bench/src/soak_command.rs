@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use kvo_bench::{
-    Interrupt, Report, new_table, number_cell,
+    Interrupt, new_table, number_cell,
     nvme::Place,
     progress_bar,
     soak::{Ledger, SoakOptions, SoakResult, SoakSample, growth_problems, resident_growth, run_soak},
@@ -16,7 +16,7 @@ use kvo_bench::{
 use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::Outcome;
+use crate::{Outcome, write_report};
 
 /// Keeps a full store busy for minutes, 70 % loads and 30 % stores, and compares every byte that comes back.
 ///
@@ -105,8 +105,7 @@ pub(crate) fn run(args: &SoakArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
         problems,
         samples,
     };
-    let file = Report::new(results, !interrupt.is_set()).write("soak-nvme")?;
-    writeln!(out, "as JSON: {}", file.display())?;
+    write_report(&mut out, results, "soak-nvme", !interrupt.is_set())?;
     Ok(match (problems.is_empty(), interrupt.is_set()) {
         (false, _) => Outcome::Failed,
         (true, true) => Outcome::Interrupted,

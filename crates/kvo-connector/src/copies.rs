@@ -30,7 +30,7 @@ pub(crate) struct OpenCopy {
     pub(crate) token: JobToken,
     /// With the pools that they are of.
     blocks: Vec<(u32, BlockId)>,
-    /// Tokens that were computed before a load.
+    /// Tokens that need not be computed if it is a load that fails.
     pub(crate) computed: u32,
     /// Tokens that need not be computed after it.
     pub(crate) usable: u32,

@@ -27,6 +27,9 @@
 //! | a router wants to know | [`take_events`](Connector::take_events), or [`take_block_events`](Connector::take_block_events) with parents and tokens |
 //! | the weights have changed | [`reset`](Connector::reset) |
 //!
+//! What comes back of a report is a [`CopyOutcome`]: a load says from which token on its request computes, which after a
+//! failure may be less than before it.
+//!
 //! # Example
 //!
 //! An engine that computes one request after the other, in blocks of 4 tokens. Its compute writes a token's number; a
@@ -102,11 +105,20 @@
 //!             worker.drain(Duration::from_secs(10))?;
 //!             worker.poll(&mut reports);
 //!             for report in reports {
-//!                 if let WorkerReport::Ended { copy, result, .. } = report {
-//!                     if let CopyOutcome::Loaded { computed: now, .. } = connector.copy_reported(copy, 0, result)? {
+//!                 let outcome = match report {
+//!                     WorkerReport::Ended { copy, result, .. } => connector.copy_reported(copy, 0, result)?,
+//!                     WorkerReport::Released { copy } => {
+//!                         connector.copy_released(copy, 0)?;
+//!                         continue;
+//!                     }
+//!                 };
+//!                 match outcome {
+//!                     CopyOutcome::Loaded { computed: now, .. } => {
 //!                         computed = now;
 //!                         loaded.push(now);
 //!                     }
+//!                     CopyOutcome::LoadFailed { computed: good, .. } => computed = good, // may be less than before
+//!                     _ => {}
 //!                 }
 //!             }
 //!         }

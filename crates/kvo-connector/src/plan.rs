@@ -54,7 +54,7 @@ impl CopyPlan {
         self.class.direction()
     }
 
-    /// The chunks, group by group and head to tail, each with its slot and its blocks.
+    /// The chunks, those of one group head to tail, each with its slot and its blocks.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = ChunkBlocks<'_>> {
         self.chunks.iter().map(|Chunk { group, slot, skip, blocks }| ChunkBlocks {
             group: *group,

@@ -1,6 +1,9 @@
 //! Everything from one configuration.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use kvo_connector::{
     AnyDevice, BlockHasher, BuildError, CopyOutcome, DeviceKind, GroupOptions, NvmeConfig, Offload,
@@ -133,12 +136,13 @@ impl Engine {
         connector.new_request(id, num, RequestParams::default()).unwrap();
         connector.add_hashes(id, num, &hashes).unwrap();
         let blocks: Vec<_> = (0..num.div_ceil(BLOCK_TOKENS)).map(|block| Some(BlockId(block))).collect();
+        let start = Instant::now();
         let found = loop {
             match self.offload.connector.match_prefix(id, 0).unwrap() {
                 PrefixMatch::Loadable(tokens) => break tokens,
                 PrefixMatch::AskAgain => {
                     self.step(&StepInput::default());
-                    std::thread::sleep(Duration::from_millis(1));
+                    nap(start);
                 }
             }
         };
@@ -184,11 +188,18 @@ impl Engine {
     }
 
     fn settle(&mut self) {
+        let start = Instant::now();
         while self.offload.connector.has_pending_work() {
             self.step(&StepInput::default());
-            std::thread::sleep(Duration::from_millis(1));
+            nap(start);
         }
     }
+}
+
+/// A moment for the store's threads, between two steps that look what they have done since `start`.
+fn nap(start: Instant) {
+    assert!(start.elapsed() < Duration::from_mins(1), "the store does not get on");
+    std::thread::sleep(Duration::from_millis(1));
 }
 
 fn tokens() -> Vec<u32> {

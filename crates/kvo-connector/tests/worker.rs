@@ -16,10 +16,12 @@ use kvo_core::{
     TransferFailure,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-use kvo_cuda::{BlockLayout, HostDevice, HostDeviceOptions};
+use kvo_cuda::{BlockLayout, ComputeError, HostDevice, HostDeviceOptions};
 use kvo_policies::Lru;
 
 const CHUNK: u32 = 16;
+/// Longer than anything takes that ends.
+const LONG: Duration = Duration::from_secs(20);
 
 fn chunk() -> ChunkLayout {
     ChunkLayout::new(1, 1, u64::from(CHUNK), 1).unwrap()
@@ -289,21 +291,21 @@ fn compute_behind_a_load_that_times_out_writes_after_the_load_does() {
     }
     let address = cache.address() + 3 * u64::from(CHUNK);
     stream.launch_write(address, vec![7; CHUNK as usize]).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
     let mut reports = Vec::new();
-    worker.poll(&mut reports);
+    worker.wait(LONG, &mut reports);
     assert!(
         matches!(reports[..], [WorkerReport::Ended { result: CopyResult::FailedAndHeld, .. }]),
         "{reports:?}"
     );
     // More compute comes meanwhile.
     stream.launch(|_| ()).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    let behind = stream.synchronize(Duration::from_millis(50));
+    assert!(matches!(behind, Err(ComputeError::TimedOut { .. })), "{behind:?} while the load still writes");
     gate.open();
     while worker.num_open() > 0 {
         worker.wait(Duration::from_millis(10), &mut reports);
     }
-    std::thread::sleep(Duration::from_millis(50));
+    stream.synchronize(LONG).unwrap();
     let mut found = vec![0; CHUNK as usize];
     worker.device().memory().read(address, &mut found).unwrap();
     assert_eq!(found, [7; CHUNK as usize]);
@@ -341,7 +343,7 @@ fn copies_of_a_device_that_dies_fail_each_once_and_the_scheduler_goes_on() {
     let start = Instant::now();
     while worker.num_open() > 0 {
         worker.wait(Duration::from_millis(10), &mut reports);
-        assert!(start.elapsed() < Duration::from_secs(20), "{worker:?}");
+        assert!(start.elapsed() < LONG, "{worker:?}");
     }
     // And what comes when it is dead.
     let late = plans.store(6, 4, 7);

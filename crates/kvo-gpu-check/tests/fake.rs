@@ -1,5 +1,8 @@
 //! The suite over a GPU's device, on a driver for tests.
 
+#[macro_use]
+mod support;
+
 use kvo_cuda::CopyPath;
 use kvo_fakecuda::{Exclusive, FakeDriver};
 use kvo_gpu_check::{BedMaker, Case, CudaBeds, Traffic, cases, controls};
@@ -17,18 +20,6 @@ fn beds() -> (Exclusive, CudaBeds) {
         news
     };
     (fake, CudaBeds::new("the fake driver", 0, true).watched(watch))
-}
-
-/// A test for each case, with its name.
-macro_rules! tests {
-    ($($group:ident { $($case:ident)* })*) => {
-        $(mod $group {
-            $(#[test]
-            fn $case() {
-                super::check(stringify!($case));
-            })*
-        })*
-    };
 }
 
 kvo_gpu_check::each_case!(tests);

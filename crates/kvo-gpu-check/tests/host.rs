@@ -1,18 +1,9 @@
 //! The suite over a device in host memory.
 
-use kvo_gpu_check::{Case, HostBeds, Traffic, controls};
+#[macro_use]
+mod support;
 
-/// A test for each case, with its name.
-macro_rules! tests {
-    ($($group:ident { $($case:ident)* })*) => {
-        $(mod $group {
-            $(#[test]
-            fn $case() {
-                super::check(stringify!($case));
-            })*
-        })*
-    };
-}
+use kvo_gpu_check::{Case, HostBeds, Traffic, controls};
 
 kvo_gpu_check::each_case!(tests);
 

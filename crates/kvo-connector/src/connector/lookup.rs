@@ -6,7 +6,7 @@ use kvo_core::{
     RequestError, RequestId, SlotId,
 };
 
-use super::Connector;
+use super::{Connector, step::group_idx};
 use crate::{
     ConnectorError, CopyId, Economy,
     copies::{Copies, OpenCopy},
@@ -184,7 +184,7 @@ impl<M: OffloadManager> Connector<M> {
 }
 
 /// A chunk of a load, or the part of it that is loaded.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Part {
     group: usize,
     chunk: usize,
@@ -194,7 +194,7 @@ struct Part {
     first_token: u32,
 }
 
-/// What is loaded up to `end`, so many chunks a copy: head to tail, and of several groups those that end first.
+/// What is loaded up to `end`, so many chunks a copy: if they are several, first what begins first.
 fn parts(groups: &[GroupOptions], wish: &Wish, end: u32, num_max: usize) -> Vec<Vec<Part>> {
     let mut all = Vec::new();
     for (nth, group) in groups.iter().enumerate() {
@@ -206,7 +206,6 @@ fn parts(groups: &[GroupOptions], wish: &Wish, end: u32, num_max: usize) -> Vec<
             Part { group: nth, chunk, blocks: first..blocks.end.min((chunk + 1) * per_chunk), first_token }
         }));
     }
-    // One copy has its chunks group by group, as whoever plans it likes best.
     if all.len() > num_max {
         all.sort_by_key(|part| (part.first_token, part.group));
     }
@@ -233,7 +232,7 @@ impl Copies {
             let skip = u32::try_from(skip).expect("less than a chunk has");
             let blocks = request.groups[*group].table[blocks.clone()].iter();
             let blocks = blocks.map(|block| block.expect("it was looked for before"));
-            plan.push(GroupIdx(u32::try_from(*group).expect("groups are few")), *slot, skip, blocks);
+            plan.push(group_idx(*group), *slot, skip, blocks);
         }
         let mut after = Vec::new();
         for (group, block) in plan.blocks() {

@@ -316,6 +316,6 @@ fn store(
     plan
 }
 
-fn group_idx(group: usize) -> GroupIdx {
+pub(super) fn group_idx(group: usize) -> GroupIdx {
     GroupIdx(u32::try_from(group).expect("groups are few"))
 }
