@@ -397,35 +397,62 @@ fn flip(file: &Path, chunk_bytes: usize, rng: &mut Rng) {
     file.write_all_at(&[byte[0] ^ 1 << rng.index(8)], offset).unwrap();
 }
 
-/// Runs the chosen seed, or all of `seeds`, and checks that enough happened.
+/// What happened in all runs.
+#[derive(Debug, Default)]
+struct Total {
+    tally: Tally,
+    chunks_promoted: u64,
+    chunks_evicted: u64,
+    checksum_failures: u64,
+}
+
+impl Total {
+    fn add(&mut self, tally: &Tally, tiering: &TieringStats, store: &StoreStats) {
+        self.tally.chunks_loaded += tally.chunks_loaded;
+        self.tally.loads_failed += tally.loads_failed;
+        self.tally.loads_gone += tally.loads_gone;
+        self.tally.stores_failed += tally.stores_failed;
+        self.tally.void += tally.void;
+        self.tally.refused += tally.refused;
+        self.tally.aborted += tally.aborted;
+        self.tally.resets += tally.resets;
+        self.tally.flips += tally.flips;
+        self.chunks_promoted += tiering.primary.chunks_promoted;
+        self.chunks_evicted += tiering.primary.chunks_evicted;
+        self.checksum_failures += store.checksum_failures;
+    }
+
+    /// Whether enough of each kind happened.
+    fn is_enough(&self) -> bool {
+        let Tally {
+            chunks_loaded, loads_failed, stores_failed, void, refused, aborted, resets, flips, ..
+        } = self.tally;
+        [loads_failed, stores_failed, void, refused, aborted, resets, flips].iter().all(|count| *count >= 5)
+            && chunks_loaded > 500
+            && self.chunks_promoted > 1000
+            && self.chunks_evicted > 1000
+            && self.checksum_failures > 10
+    }
+}
+
+/// Runs the chosen seed, or all of `seeds`, and checks that enough happened. Where the threads decide how many steps a
+/// run has, `seeds` are the first ones, and others follow until enough happened.
 fn explore(seeds: Range<u64>, num_requests: usize, in_step: bool) {
     let chosen = chosen_seed();
-    let mut total = Tally::default();
-    let (mut promoted, mut evicted, mut spoiled) = (0, 0, 0);
-    for seed in chosen.map_or(seeds, |seed| seed..seed + 1) {
+    let last = if in_step { seeds.end } else { seeds.end + 40 };
+    let mut total = Total::default();
+    for seed in chosen.map_or(seeds.start..last, |seed| seed..seed + 1) {
+        if seed >= seeds.end && chosen.is_none() && total.is_enough() {
+            break;
+        }
         println!("KVO_TEST_SEED={seed}");
         let mut run = Run::new(seed, in_step);
         run.run(num_requests);
         let (tally, tiering, store) = run.summary();
         println!("{tally:?}\n{tiering:?}\n{store:?}");
-        total.chunks_loaded += tally.chunks_loaded;
-        total.loads_failed += tally.loads_failed;
-        total.stores_failed += tally.stores_failed;
-        total.void += tally.void;
-        total.refused += tally.refused;
-        total.aborted += tally.aborted;
-        total.resets += tally.resets;
-        promoted += tiering.primary.chunks_promoted;
-        evicted += tiering.primary.chunks_evicted;
-        spoiled += store.checksum_failures;
+        total.add(&tally, &tiering, &store);
     }
-    if chosen.is_none() {
-        let Tally { chunks_loaded, loads_failed, stores_failed, void, refused, aborted, resets, .. } = total;
-        for count in [loads_failed, stores_failed, void, refused, aborted, resets] {
-            assert!(count >= 5, "too little has happened: {total:?}");
-        }
-        assert!(chunks_loaded > num_requests && promoted > 1000 && evicted > 1000 && spoiled > 10);
-    }
+    assert!(chosen.is_some() || total.is_enough(), "too little has happened: {total:?}");
 }
 
 #[test]
