@@ -159,7 +159,7 @@ mod worker;
 #[cfg(feature = "offload")]
 pub use crate::offload::{
     BuildError, CpuConfig, DeviceConfig, DeviceError, DeviceKind, NvmeConfig, Offload, OffloadBuilder,
-    OffloadConfig, RequestsConfig, device::AnyDevice,
+    OffloadConfig, PressureConfig, RequestsConfig, device::AnyDevice,
 };
 pub use crate::{
     connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput},

@@ -26,7 +26,9 @@ use crate::{
 mod config;
 pub(crate) mod device;
 
-pub use self::config::{CpuConfig, DeviceConfig, DeviceKind, NvmeConfig, OffloadConfig, RequestsConfig};
+pub use self::config::{
+    CpuConfig, DeviceConfig, DeviceKind, NvmeConfig, OffloadConfig, PressureConfig, RequestsConfig,
+};
 
 /// The scheduler's side and what its workers share: see [`Offload::builder`].
 #[derive(Debug)]
@@ -121,9 +123,19 @@ pub enum BuildError {
     /// The store.
     #[error("nvme: {0}")]
     Nvme(#[from] OpenError),
-    /// Tiers.
-    #[error(transparent)]
+    /// What tiers and waiting requests may take.
+    #[error("pressure: {0}")]
     Tiering(#[from] TieringConfigError),
+    /// A store's own deadline would come too late.
+    #[error(
+        "pressure.job_deadline_ms is {job:?}, and must be longer than nvme.deadline_ms, which is {store:?}"
+    )]
+    JobDeadline {
+        /// When a tier is fenced off.
+        job: Duration,
+        /// When the store gives a chunk up.
+        store: Duration,
+    },
 }
 
 /// A device cannot be had.
@@ -241,7 +253,7 @@ impl OffloadBuilder {
     /// [`BuildError`] names the field that cannot be; then nothing is left of it.
     pub fn build(self) -> Result<Offload, BuildError> {
         let Self { config, layout, groups, hash_tokens, num_workers, fingerprint } = self;
-        let OffloadConfig { cpu, nvme, device, requests } = &config;
+        let OffloadConfig { cpu, nvme, device, requests, pressure } = &config;
         fits(&layout, &groups)?;
         let options = ConnectorOptions {
             num_workers,
@@ -266,6 +278,9 @@ impl OffloadBuilder {
             policy("cpu.policy", &cpu.policy)?.build(num_slots),
         )?;
         let store = nvme.as_ref().map(|nvme| nvme_options(nvme, slot_bytes, fingerprint)).transpose()?;
+        let pressure = pressure.options(store.as_ref().map(|store| store.deadline))?;
+        pressure.check()?;
+        let tiering = TieringOptions::new(slot_bytes).with_pressure(pressure);
         let slot = usize::try_from(slot_bytes).map_err(|_| BuildError::TooLarge {
             field: "cpu.bytes",
             bytes: cpu.bytes,
@@ -279,7 +294,7 @@ impl OffloadBuilder {
         }
         let start = Instant::now();
         let clock = move || start.elapsed();
-        let manager = TieringManager::new(primary, tiers, TieringOptions::new(slot_bytes), Box::new(clock))?;
+        let manager = TieringManager::new(primary, tiers, tiering, Box::new(clock))?;
         let connector = Connector::new(options, manager, Box::new(clock))?;
         Ok(Offload { connector, region, layout, device: config.device, deadline, num_slots, slot_bytes })
     }

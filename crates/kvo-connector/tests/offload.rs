@@ -71,6 +71,27 @@ fn a_field_that_cannot_be_is_named() {
     check_refused(nvme(|nvme| nvme.policy = String::from("mru")), "nvme.policy: ");
     check_refused(nvme(|nvme| nvme.deadline_ms = 0), "nvme.deadline_ms must be at least 1");
     check_refused(nvme(|_| ()), "nowhere/at/all");
+    check_refused(|config| config.pressure.promotion_share = 0, "pressure: promotion_share is 0 percent");
+    check_refused(|config| config.pressure.cascade_share = 101, "pressure: cascade_share is 101 percent");
+    check_refused(
+        |config| config.pressure.writes_fast_ms = 200,
+        "pressure: writes: the low watermark is 200ms",
+    );
+    check_refused(
+        |config| config.pressure.reads_slow_ms = 100,
+        "pressure: reads: the low watermark is 100ms",
+    );
+    check_refused(|config| config.pressure.pause_max_ms = 1, "pressure: pause is 1s, and must not be longer");
+    check_refused(|config| config.pressure.failures_max = 0, "pressure: failures_max must be at least 1");
+    check_refused(|config| config.pressure.pause_ms = 0, "pressure.pause_ms must be at least 1");
+    let late = |config: &mut OffloadConfig| {
+        config.nvme = Some(NvmeConfig::new("nowhere/at/all", 1 << 20));
+        config.pressure.job_deadline_ms = Some(30_000);
+    };
+    check_refused(
+        late,
+        "pressure.job_deadline_ms is 30s, and must be longer than nvme.deadline_ms, which is 30s",
+    );
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl TierHold {
     pub fn kind(&self) -> HoldKind {
         self.kind
     }
+
+    /// Whether its promotion was [given up](CpuManager::give_up).
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
 }
 
 /// What became of a hold's chunk.
@@ -75,6 +80,7 @@ impl<P: CachePolicy> CpuManager<P> {
     /// Returns nothing if the chunk is there already or the request is finished, and then changes nothing; or if there
     /// is no room, and then changes nothing but the access records, as a refused offer does.
     pub fn hold_for_promotion(&mut self, req: &mut RequestContext, key: &OffloadKey) -> Option<TierHold> {
+        self.evicted.clear();
         let hash = self.slots.hash(key);
         if self.slots.find_hashed(key, hash).is_some() || self.check_running(req).is_err() {
             return None;
@@ -96,6 +102,11 @@ impl<P: CachePolicy> CpuManager<P> {
         self.policy.insert(&mut accesses.recency, slot, key, end_token, &self.slots);
         accesses.store(meeting, slot);
         Some(self.hold(*key, slot, HoldKind::Promotion))
+    }
+
+    /// What the last [`hold_for_promotion`](Self::hold_for_promotion) has evicted, if nothing was called since.
+    pub fn evicted_for_promotion(&self) -> &[OffloadKey] {
+        &self.evicted
     }
 
     /// Gives up a promotion whose slot the tier may still write. The chunk is absent from now on and counts as failed;

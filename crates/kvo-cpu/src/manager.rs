@@ -54,7 +54,7 @@ pub struct CpuManager<P> {
     /// The slots of the last prefix that was looked up: what is loaded next, most often.
     looked_up: Vec<SlotId>,
     victims: Vec<SlotId>,
-    evicted: Vec<OffloadKey>,
+    pub(crate) evicted: Vec<OffloadKey>,
     accesses: Vec<KeyAccess>,
 }
 

@@ -1,5 +1,7 @@
 //! Errors of construction.
 
+use std::time::Duration;
+
 /// Parts that make no tiering manager.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -31,5 +33,31 @@ pub enum TieringConfigError {
     Zero {
         /// The option.
         field: &'static str,
+    },
+    /// A share of the primary that is no share of it.
+    #[error("{field} is {percent} percent: it must be between 1 and 100, or be left out")]
+    Share {
+        /// The option.
+        field: &'static str,
+        /// What it is.
+        percent: u8,
+    },
+    /// A tier would be fast again while it is slow.
+    #[error("{field}: the low watermark is {low:?}, and must be below the high one, which is {high:?}")]
+    Watermarks {
+        /// The option.
+        field: &'static str,
+        /// Below this a tier is fast again.
+        low: Duration,
+        /// Above this it is slow.
+        high: Duration,
+    },
+    /// The first pause is longer than the longest.
+    #[error("pause is {pause:?}, and must not be longer than pause_max, which is {pause_max:?}")]
+    Pause {
+        /// The first.
+        pause: Duration,
+        /// The longest.
+        pause_max: Duration,
     },
 }

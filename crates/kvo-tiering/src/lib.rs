@@ -24,6 +24,15 @@
 //! A tier is told that a request is finished exactly once, when no further write of it can come: after the finish,
 //! after its last store at the primary, and after every chunk that was pending when it was offered is decided.
 //!
+//! # Under pressure
+//!
+//! [`PressureOptions`] say what tiers and waiting requests may take from running ones. Promotions that nobody has loaded
+//! yet have a share of the primary, given to the oldest request first, so that stores of running requests find room and
+//! no chunk is brought up only to be evicted; lookups of the others answer
+//! [`Retry`](kvo_core::LookupResult::Retry) until it is their turn. A tier that is slow gets fewer cascades and
+//! promotions; one that fails, or does not report a job in time, is fenced off and tried again after a pause. A job that
+//! is overdue is waited for by nobody, and its slots come back when the tier reports it.
+//!
 //! # Example
 //!
 //! A chunk cascades to a second tier and comes back after the primary has been reset. The tier's worker is run by
@@ -94,6 +103,7 @@ mod manager;
 
 mod error;
 mod memory_tier;
+mod pressure;
 mod request;
 mod stats;
 mod tiers;
@@ -102,5 +112,6 @@ pub use crate::{
     error::TieringConfigError,
     manager::{ResetReport, TieringManager},
     memory_tier::{MemoryTier, MemoryTierWorker},
+    pressure::{PressureOptions, Watermarks},
     stats::{TierStats, TieringOptions, TieringStats},
 };

@@ -1,18 +1,21 @@
 //! The tiering manager.
 
+mod below;
+
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     ChunkCounts, Clock, CompleteError, JobId, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent,
     OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SecondaryTier,
-    StoreError, StoreJob, StoreOutcome, TierDirection, TierLookup, TierOutcome, TransferResult,
+    StoreError, StoreJob, StoreOutcome, TierDirection, TierOutcome, TransferResult,
 };
 use kvo_cpu::{CpuManager, Released, TierHold};
 use kvo_policies::CachePolicy;
 
 use crate::{
     TieringConfigError, TieringOptions, TieringStats,
+    pressure::Turns,
     request::{Owner, Request, TierSet},
     tiers::{EndedJob, Tiers},
 };
@@ -26,6 +29,8 @@ pub struct TieringManager<P> {
     tiers: Tiers,
     options: TieringOptions,
     clock: Box<dyn Clock>,
+    /// The latest time that there was: a clock that jumps back is one that stands still.
+    last: Duration,
     requests: HashMap<RequestId, Request>,
     next_arrival: u64,
     /// Requests that have parked chunks, by arrival.
@@ -34,9 +39,11 @@ pub struct TieringManager<P> {
     stores: HashMap<JobId, OpenStore>,
     /// Promotions that lookups of this step have asked for, in order.
     queued: Vec<QueuedPromotion>,
+    turns: Turns,
     polled_in_step: bool,
     promotions_held: bool,
-    promotions_without_room: u64,
+    /// Counters only; the rest is filled in by [`stats`](Self::stats).
+    stats: TieringStats,
 }
 
 /// What a store job at the primary will cascade.
@@ -52,14 +59,6 @@ struct QueuedPromotion {
     of: Owner,
     hold: TierHold,
     end_token: Option<u32>,
-}
-
-/// The promotions of one request from one tier in one step.
-#[derive(Debug)]
-struct PromotionJob {
-    tier: usize,
-    of: Owner,
-    holds: Vec<(TierHold, Option<u32>)>,
 }
 
 /// What a reset found, beside the primary's chunks.
@@ -97,11 +96,14 @@ impl<P: CachePolicy> TieringManager<P> {
         if let Some(twice) = tiers.iter().find(|tier| !names.insert(tier.name().to_owned())) {
             return Err(TieringConfigError::DuplicateTier { name: twice.name().to_owned() });
         }
+        let num_slots = primary.counts().capacity;
         Ok(Self {
             primary,
-            tiers: Tiers::new(tiers, options.chunk_bytes),
+            tiers: Tiers::new(tiers, options.chunk_bytes, &options.pressure, num_slots),
+            turns: Turns::new(&options.pressure, num_slots),
             options,
             clock,
+            last: Duration::ZERO,
             requests: HashMap::new(),
             next_arrival: 0,
             parking: BTreeMap::new(),
@@ -109,7 +111,7 @@ impl<P: CachePolicy> TieringManager<P> {
             queued: Vec::new(),
             polled_in_step: false,
             promotions_held: false,
-            promotions_without_room: 0,
+            stats: TieringStats::default(),
         })
     }
 
@@ -123,8 +125,9 @@ impl<P: CachePolicy> TieringManager<P> {
         TieringStats {
             primary: self.primary.stats(),
             tiers: self.tiers.stats(),
-            promotions_without_room: self.promotions_without_room,
+            chunks_unread: self.turns.num_unread() as u64,
             open_requests: self.requests.len(),
+            ..self.stats.clone()
         }
     }
 
@@ -133,9 +136,9 @@ impl<P: CachePolicy> TieringManager<P> {
     ///
     /// Slots that a tier holds on to after it has reported their job are not counted: a device that hangs may never let
     /// them go, nothing waits for them but room, and the next step there is collects them. An engine that does want to
-    /// wait for them looks at [`TierStats::held_slots`](crate::TierStats::held_slots).
+    /// wait for them looks at [`TierStats::held_slots`](crate::TierStats::held_slots). Nor are jobs that are overdue.
     pub fn has_pending_work(&self) -> bool {
-        !self.tiers.open.is_empty() || !self.queued.is_empty() || !self.parking.is_empty()
+        self.tiers.is_waited_for() || !self.queued.is_empty() || !self.parking.is_empty()
     }
 
     /// Drops every chunk of the primary tier, as [`OffloadManager::reset_cache`], and says what was under way.
@@ -156,6 +159,7 @@ impl<P: CachePolicy> TieringManager<P> {
                 .release(hold, TransferResult::Failed)
                 .expect("the holds of promotions are the primary's own");
         }
+        self.turns.reset();
         self.promotions_held = true;
         let mut settled = BTreeMap::new();
         for (id, request) in &mut self.requests {
@@ -180,8 +184,9 @@ impl<P: CachePolicy> TieringManager<P> {
         self.promotions_held = false;
     }
 
-    fn now(&self) -> Duration {
-        self.clock.now()
+    fn now(&mut self) -> Duration {
+        self.last = self.last.max(self.clock.now());
+        self.last
     }
 
     /// Collects what the tiers report: cascades unpin, promotions become ready or free their slots; and the slots that
@@ -196,6 +201,27 @@ impl<P: CachePolicy> TieringManager<P> {
             self.primary
                 .release(hold, TransferResult::Failed)
                 .expect("the holds of tier jobs are the primary's own");
+        }
+        for id in self.tiers.take_overdue(now) {
+            self.give_up(id);
+        }
+    }
+
+    /// A job goes unreported for too long: what it was to bring is waited for no more. Its slots stay parked until the
+    /// tier reports it.
+    fn give_up(&mut self, id: JobId) {
+        let Some(job) = self.tiers.open.get_mut(&id) else { return };
+        let of = job.of;
+        let mut lost = Vec::new();
+        for hold in &mut job.holds {
+            if self.primary.give_up(hold) {
+                lost.push(hold.key());
+            }
+        }
+        self.primary.record_promotions(&[], &lost);
+        self.turns.fail(&lost);
+        if let Some(request) = of.find(&mut self.requests) {
+            request.failed.extend(lost);
         }
     }
 
@@ -215,11 +241,13 @@ impl<P: CachePolicy> TieringManager<P> {
                 held.push(hold);
                 continue;
             }
+            let was_given_up = hold.is_given_up();
             let result = ended.result(&key);
             let released =
                 self.primary.release(hold, result).expect("the holds of tier jobs are the primary's own");
             match released {
                 Released::Ready if is_read => arrived.push(key),
+                Released::Freed if was_given_up => {}
                 Released::Freed => {
                     lost.push(key);
                     failed.extend((!may_retry).then_some(key));
@@ -228,94 +256,13 @@ impl<P: CachePolicy> TieringManager<P> {
             }
         }
         self.primary.record_promotions(&arrived, &lost);
+        self.turns.come(&arrived, self.last);
+        self.turns.fail(&lost);
         if let Some(request) = ended.job.of.find(&mut self.requests) {
             request.failed.extend(failed);
         }
         if !held.is_empty() {
             self.tiers.keep(ended, held);
-        }
-    }
-
-    /// Asks the secondary tiers for a key that the primary does not have.
-    fn lookup_below(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
-        let of = match self.requests.get(&req.id()) {
-            Some(request) if request.may_promote(key) && !self.promotions_held => {
-                Owner { req: req.id(), arrival: request.arrival }
-            }
-            _ => return LookupResult::Miss,
-        };
-        let mut retry = false;
-        for index in 0..self.tiers.all.len() {
-            let tier = &mut self.tiers.all[index];
-            if !req.tier_filter().allows(tier.inner.medium(), tier.inner.locality()) {
-                continue;
-            }
-            tier.stats.queries += 1;
-            match tier.inner.lookup(req.id(), key) {
-                TierLookup::Miss => {}
-                TierLookup::Retry => {
-                    tier.stats.retries += 1;
-                    retry = true;
-                }
-                TierLookup::Hit => {
-                    tier.stats.hits += 1;
-                    return self.queue_promotion(index, of, req, key);
-                }
-            }
-        }
-        if retry { LookupResult::Retry } else { LookupResult::Miss }
-    }
-
-    fn queue_promotion(
-        &mut self,
-        tier: usize,
-        of: Owner,
-        req: &mut RequestContext,
-        key: &OffloadKey,
-    ) -> LookupResult {
-        let Some(hold) = self.primary.hold_for_promotion(req, key) else {
-            self.promotions_without_room += 1;
-            return LookupResult::Miss;
-        };
-        let end_token = req.positions().end_token(key);
-        self.queued.push(QueuedPromotion { tier, of, hold, end_token });
-        LookupResult::HitPending
-    }
-
-    /// Submits the promotions of the step: one job per tier and request, each in the order first queued.
-    fn submit_promotions(&mut self) {
-        let mut jobs: Vec<PromotionJob> = Vec::new();
-        let mut tier_order: Vec<usize> = Vec::new();
-        for QueuedPromotion { tier, of, hold, end_token } in std::mem::take(&mut self.queued) {
-            if !tier_order.contains(&tier) {
-                tier_order.push(tier);
-            }
-            match jobs.iter_mut().find(|job| job.tier == tier && job.of == of) {
-                Some(job) => job.holds.push((hold, end_token)),
-                None => jobs.push(PromotionJob { tier, of, holds: vec![(hold, end_token)] }),
-            }
-        }
-        jobs.sort_by_key(|job| tier_order.iter().position(|tier| *tier == job.tier));
-        let now = self.now();
-        for PromotionJob { tier, of, holds } in jobs {
-            if let Err(holds) = self.tiers.submit(tier, of, TierDirection::Read, holds, now) {
-                self.fail_promotions(of, holds);
-            }
-        }
-    }
-
-    /// Frees the slots of promotions that no tier will serve.
-    fn fail_promotions(&mut self, of: Owner, holds: Vec<TierHold>) {
-        let mut lost = Vec::with_capacity(holds.len());
-        for hold in holds {
-            lost.push(hold.key());
-            self.primary
-                .release(hold, TransferResult::Failed)
-                .expect("the holds of promotions are the primary's own");
-        }
-        self.primary.record_promotions(&[], &lost);
-        if let Some(request) = of.find(&mut self.requests) {
-            request.failed.extend(lost);
         }
     }
 
@@ -326,11 +273,13 @@ impl<P: CachePolicy> TieringManager<P> {
             return;
         }
         let now = self.now();
+        // For nobody else there is room to be left.
+        let num_chunks = (self.requests.len() > 1).then_some(chunks.len());
         for tier in (0..self.tiers.all.len()).filter(|tier| wants.contains(*tier)) {
-            let is_full = self.tiers.all[tier].inflight_writes >= self.options.inflight_cascades_max;
             let is_cut_off =
                 of.find(&mut self.requests).is_some_and(|request| request.cut_off.contains(tier));
-            if is_full || is_cut_off {
+            let jobs_max = self.options.inflight_cascades_max;
+            if is_cut_off || !self.tiers.may_write(tier, num_chunks, jobs_max, now) {
                 self.tiers.all[tier].stats.cascades_throttled += 1;
                 self.cut_off(of, tier);
                 continue;
@@ -420,6 +369,13 @@ impl<P: CachePolicy> TieringManager<P> {
         }
     }
 
+    /// The request runs, or is over: what was promoted for it and it has not loaded is nobody's in particular.
+    fn stop_waiting(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get(&id) {
+            self.turns.end_all(request.arrival);
+        }
+    }
+
     fn check_known(&self, req: &RequestContext) -> Result<(), RequestError> {
         self.primary.check_running(req)?;
         match self.requests.get(&req.id()) {
@@ -482,11 +438,17 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
 
     fn prepare_load(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) -> Result<LoadJob, LoadError> {
         self.check_known(req)?;
-        self.primary.prepare_load(req, keys)
+        let job = self.primary.prepare_load(req, keys)?;
+        self.turns.load(job.token.id(), keys);
+        self.stop_waiting(req.id());
+        Ok(job)
     }
 
     fn complete_load(&mut self, token: JobToken) -> Result<(), CompleteError> {
-        self.primary.complete_load(token)
+        let id = token.id();
+        self.primary.complete_load(token)?;
+        self.turns.end_load(id);
+        Ok(())
     }
 
     fn prepare_store(
@@ -498,10 +460,14 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.poll();
         let residents = self.residents(req, keys);
         let outcome = self.primary.prepare_store(req, keys)?;
+        self.stop_waiting(req.id());
         match &outcome {
             StoreOutcome::Refused(_) => return Ok(outcome),
             StoreOutcome::NothingToStore => {}
-            StoreOutcome::Prepared(job) => self.remember_store(req, job),
+            StoreOutcome::Prepared(job) => {
+                self.lose(&job.evicted, self.last);
+                self.remember_store(req, job);
+            }
         }
         self.cascade_residents(req, residents);
         Ok(outcome)
@@ -528,6 +494,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
     fn on_request_finished(&mut self, req: &mut RequestContext) -> Result<(), RequestError> {
         self.check_known(req)?;
         self.primary.on_request_finished(req)?;
+        self.stop_waiting(req.id());
         if let Some(request) = self.requests.get_mut(&req.id()) {
             request.finished = true;
         }
@@ -545,6 +512,7 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         for tier in &mut self.tiers.all {
             tier.inner.on_schedule_end();
         }
+        self.turns.on_step_end();
         self.polled_in_step = false;
     }
 

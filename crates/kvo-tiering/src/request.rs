@@ -1,5 +1,7 @@
 //! What the manager remembers of a request until its last cascade is submitted.
 
+use std::time::Duration;
+
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{OffloadKey, RequestId};
 
@@ -19,8 +21,14 @@ pub(crate) struct Request {
     /// Chunks that were pending when the request offered them, for the tiers that want all: `(key, end_token)` in
     /// the order of the offers.
     pub(crate) parked: Vec<(OffloadKey, Option<u32>)>,
-    /// Keys whose promotion failed for this request. They stay misses for it.
+    /// Keys whose promotion failed for this request, was evicted before it had loaded it, or was looked for too long.
+    /// They stay misses for it.
     pub(crate) failed: HashSet<OffloadKey>,
+    /// Since when lookups of a key have been answered with a retry.
+    pub(crate) retries: HashMap<OffloadKey, Duration>,
+    /// Tiers that are too slow to read from for it, and those that were not when it asked first.
+    pub(crate) reads_left_out: TierSet,
+    pub(crate) reads_let_in: TierSet,
 }
 
 impl Request {

@@ -1,9 +1,11 @@
 //! What a tiering manager is built with, and what it reports.
 
+use std::time::Duration;
+
 use kvo_core::EdgeStats;
 use kvo_cpu::CpuStats;
 
-use crate::TieringConfigError;
+use crate::{PressureOptions, TieringConfigError};
 
 /// Options of a [`TieringManager`](crate::TieringManager), checked by its constructor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +20,26 @@ pub struct TieringOptions {
     /// tier that fails every job then keeps a request trying for as long as it lives. A chunk that failed by itself, or
     /// whose slot the tier still holds, stays a miss for the request in any case.
     pub retry_failed_jobs: bool,
+    /// What keeps slow tiers and waiting requests out of the way of requests that run.
+    pub pressure: PressureOptions,
 }
 
 impl TieringOptions {
     /// Options for chunks of `chunk_bytes` bytes: at most 256 cascades in flight to a tier, one try for a
-    /// promotion.
+    /// promotion, the usual bounds on slow tiers and waiting requests.
     pub fn new(chunk_bytes: u64) -> Self {
-        Self { chunk_bytes, inflight_cascades_max: 256, retry_failed_jobs: false }
+        Self {
+            chunk_bytes,
+            inflight_cascades_max: 256,
+            retry_failed_jobs: false,
+            pressure: PressureOptions::default(),
+        }
+    }
+
+    /// As [`new`](Self::new), with whatever bounds.
+    #[must_use]
+    pub fn with_pressure(self, pressure: PressureOptions) -> Self {
+        Self { pressure, ..self }
     }
 
     pub(crate) fn check(&self) -> Result<(), TieringConfigError> {
@@ -36,7 +51,7 @@ impl TieringOptions {
                 return Err(TieringConfigError::Zero { field });
             }
         }
-        Ok(())
+        self.pressure.check()
     }
 }
 
@@ -49,6 +64,18 @@ pub struct TieringStats {
     pub tiers: Vec<TierStats>,
     /// Keys that a secondary tier had and that found no room in the primary.
     pub promotions_without_room: u64,
+    /// Lookups of keys that a secondary tier had and that were put off, because older requests come first.
+    pub promotions_put_off: u64,
+    /// Keys that a secondary tier had and that were not promoted, because the request has what there is room for, or
+    /// because they were evicted just now before anyone had loaded them.
+    pub promotions_left_out: u64,
+    /// Promoted chunks that were evicted before anyone had loaded them.
+    pub promotions_lost: u64,
+    /// Promoted chunks, here or on their way, that nobody has loaded yet: those that count for
+    /// [`promotion_share`](PressureOptions::promotion_share).
+    pub chunks_unread: u64,
+    /// Lookups that a tier had been looking for too long.
+    pub lookups_expired: u64,
     /// Requests that are running, or finished with transfers of theirs still to come.
     pub open_requests: usize,
 }
@@ -72,9 +99,21 @@ pub struct TierStats {
     pub written: EdgeStats,
     /// Tier to primary.
     pub read: EdgeStats,
-    /// Cascades left out because as many as allowed were in flight, or because an earlier one of the request did not
-    /// reach the tier.
+    /// Cascades left out because as many as allowed were in flight, or too many slots pinned; because the tier was too
+    /// slow or fenced off; or because an earlier one of the request did not reach it.
     pub cascades_throttled: u64,
+    /// Requests whose lookups missed here because the tier read too slowly.
+    pub requests_left_out: u64,
+    /// Jobs that went unreported for too long.
+    pub jobs_overdue: u64,
+    /// Whether the tier is fenced off for writes or for reads: at most one job tries it.
+    pub is_fenced: bool,
+    /// How often it was, a try that failed included.
+    pub times_fenced: u64,
+    /// Smoothed time a MiB that writes take; 0 if that is not watched.
+    pub write_per_mib: Duration,
+    /// The same of reads.
+    pub read_per_mib: Duration,
     /// Jobs that the tier did not take.
     pub jobs_rejected: u64,
     /// Jobs that it reported while it still held slots of theirs.

@@ -1,21 +1,93 @@
 //! The secondary tiers and the jobs they have.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    EdgeStats, JobId, OffloadKey, ReleasedSlot, SecondaryTier, SlotId, TierChunk, TierCompletion,
-    TierDirection, TierJob, TierOutcome, TransferResult,
+    EdgeStats, JobId, OffloadKey, RejectReason, ReleasedSlot, SecondaryTier, SlotId, TierChunk,
+    TierCompletion, TierDirection, TierJob, TierOutcome, TransferResult,
 };
 use kvo_cpu::TierHold;
 
-use crate::{TierStats, request::Owner};
+use crate::{
+    PressureOptions, TierStats,
+    pressure::{Gate, Gauge},
+    request::Owner,
+};
+
+/// How many ended jobs a list of open ones may have beside as many as are open.
+const ENDED_MAX: usize = 64;
 
 /// A tier and what is counted of it.
 pub(crate) struct Tier {
     pub(crate) inner: Box<dyn SecondaryTier>,
-    pub(crate) inflight_writes: u32,
+    writes: Way,
+    reads: Way,
     pub(crate) stats: TierStats,
+}
+
+/// One way of a tier: to it, or from it.
+struct Way {
+    gate: Gate,
+    gauge: Gauge,
+    /// Jobs by when they were submitted, but for those that are overdue. Some have ended since.
+    begun: VecDeque<(Duration, JobId)>,
+    /// Jobs that were not reported, or of which slots are held.
+    jobs: u32,
+    /// Their chunks that are not let go.
+    chunks: usize,
+}
+
+impl Way {
+    /// What the oldest open job has to move, and its age.
+    fn oldest(
+        &mut self,
+        open: &HashMap<JobId, OpenJob>,
+        chunk_bytes: u64,
+        now: Duration,
+    ) -> Option<(u64, Duration)> {
+        while let Some((submitted, id)) = self.begun.front() {
+            if let Some(job) = open.get(id) {
+                return Some((job.holds.len() as u64 * chunk_bytes, now.saturating_sub(*submitted)));
+            }
+            self.begun.pop_front();
+        }
+        None
+    }
+
+    /// Takes a job that has been open since `deadline` or longer.
+    fn take_overdue(&mut self, open: &HashMap<JobId, OpenJob>, since: Duration) -> Option<JobId> {
+        while let Some((submitted, id)) = self.begun.front().copied() {
+            let is_open = open.contains_key(&id);
+            if is_open && submitted > since {
+                return None;
+            }
+            self.begun.pop_front();
+            if is_open {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, id: JobId, num_chunks: usize, open: &HashMap<JobId, OpenJob>, now: Duration) {
+        if self.begun.len() > 2 * open.len() + ENDED_MAX {
+            self.begun.retain(|(_, id)| open.contains_key(id));
+        }
+        self.begun.push_back((now, id));
+        self.gate.on_taken(id);
+        self.jobs += 1;
+        self.chunks += num_chunks;
+    }
+}
+
+impl Tier {
+    fn way(&mut self, direction: TierDirection) -> &mut Way {
+        match direction {
+            TierDirection::Write => &mut self.writes,
+            TierDirection::Read => &mut self.reads,
+        }
+    }
 }
 
 /// A job that a tier has. It owns the holds on the job's slots.
@@ -25,6 +97,8 @@ pub(crate) struct OpenJob {
     pub(crate) of: Owner,
     pub(crate) direction: TierDirection,
     pub(crate) holds: Vec<TierHold>,
+    /// Whether it has gone unreported for too long: then nothing that it was to bring is waited for.
+    pub(crate) is_overdue: bool,
     submitted: Duration,
     span: tracing::Span,
 }
@@ -117,25 +191,50 @@ pub(crate) struct Tiers {
     pub(crate) all: Vec<Tier>,
     pub(crate) open: HashMap<JobId, OpenJob>,
     late: HashMap<JobId, LateJob>,
+    /// Open jobs that are overdue.
+    num_overdue: usize,
     next_job: u64,
     chunk_bytes: u64,
+    job_deadline: Option<Duration>,
+    /// Chunks that cascades to one tier may pin, if that is bounded.
+    cascade_chunks_max: Option<usize>,
     /// What the last poll brought, with the tier that each release is from.
     reports: Vec<TierCompletion>,
     releases: Vec<(usize, ReleasedSlot)>,
 }
 
 impl Tiers {
-    pub(crate) fn new(tiers: Vec<Box<dyn SecondaryTier>>, chunk_bytes: u64) -> Self {
+    pub(crate) fn new(
+        tiers: Vec<Box<dyn SecondaryTier>>,
+        chunk_bytes: u64,
+        pressure: &PressureOptions,
+        num_slots: u32,
+    ) -> Self {
+        let way = |marks| Way {
+            gate: Gate::new(pressure),
+            gauge: Gauge::new(marks),
+            begun: VecDeque::new(),
+            jobs: 0,
+            chunks: 0,
+        };
+        let cascade_chunks_max = pressure.cascade_share.map(|percent| {
+            let chunks = u64::from(num_slots) * u64::from(percent) / 100 / tiers.len().max(1) as u64;
+            usize::try_from(chunks).unwrap_or(usize::MAX)
+        });
         let all = tiers
             .into_iter()
             .map(|tier| Tier {
                 stats: TierStats { name: tier.name().to_owned(), ..TierStats::default() },
-                inflight_writes: 0,
+                writes: way(pressure.writes),
+                reads: way(pressure.reads),
                 inner: tier,
             })
             .collect();
         Self {
             all,
+            num_overdue: 0,
+            job_deadline: pressure.job_deadline,
+            cascade_chunks_max,
             open: HashMap::new(),
             late: HashMap::new(),
             next_job: 0,
@@ -145,7 +244,78 @@ impl Tiers {
         }
     }
 
-    /// Gives `tier` a job; hands the holds back if it does not take it.
+    /// Whether a cascade is to go to a tier: it is not fenced off, not too slow, and has room for it among the jobs that it
+    /// may have in flight and the chunks that it may pin, if so many more are to be counted.
+    pub(crate) fn may_write(
+        &mut self,
+        tier: usize,
+        num_chunks: Option<usize>,
+        jobs_max: u32,
+        now: Duration,
+    ) -> bool {
+        let way = &mut self.all[tier].writes;
+        let has_room = self
+            .cascade_chunks_max
+            .zip(num_chunks)
+            .is_none_or(|(max, more)| way.chunks == 0 || way.chunks.saturating_add(more) <= max);
+        if !has_room || way.jobs >= jobs_max || !way.gate.lets_through(now) {
+            return false;
+        }
+        let oldest = way.oldest(&self.open, self.chunk_bytes, now);
+        !way.gauge.leaves_out(oldest)
+    }
+
+    /// Whether a tier may be asked for chunks, as far as it is fenced off.
+    pub(crate) fn may_read(&self, tier: usize, now: Duration) -> bool {
+        self.all[tier].reads.gate.lets_through(now)
+    }
+
+    /// Whether only one more job may go to fetch chunks from a tier, to try it.
+    pub(crate) fn is_tried(&self, tier: usize) -> bool {
+        self.all[tier].reads.gate.is_fenced()
+    }
+
+    /// Whether reads from a tier are so slow that the next request is to do without.
+    pub(crate) fn leaves_out_reads(&mut self, tier: usize, now: Duration) -> bool {
+        let way = &mut self.all[tier].reads;
+        let oldest = way.oldest(&self.open, self.chunk_bytes, now);
+        way.gauge.leaves_out(oldest)
+    }
+
+    /// Jobs that have become overdue. Their tiers are fenced off.
+    pub(crate) fn take_overdue(&mut self, now: Duration) -> Vec<JobId> {
+        let Some(since) = self.job_deadline.and_then(|deadline| now.checked_sub(deadline)) else {
+            return Vec::new();
+        };
+        let mut overdue = Vec::new();
+        for tier in &mut self.all {
+            for direction in [TierDirection::Write, TierDirection::Read] {
+                while let Some(id) = tier.way(direction).take_overdue(&self.open, since) {
+                    tier.way(direction).gauge.failed();
+                    // What does not answer one way will not answer the other.
+                    tier.writes.gate.on_overdue(id, now);
+                    tier.reads.gate.on_overdue(id, now);
+                    tier.stats.jobs_overdue += 1;
+                    let job = self.open.get_mut(&id).expect("only open jobs are overdue");
+                    job.is_overdue = true;
+                    self.num_overdue += 1;
+                    let jobs_overdue = tier.stats.jobs_overdue;
+                    job.span.in_scope(|| {
+                        tracing::warn!(jobs_overdue, "not reported in time; the tier is fenced off");
+                    });
+                    overdue.push(id);
+                }
+            }
+        }
+        overdue
+    }
+
+    /// Whether a report of a job is waited for.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.open.len() > self.num_overdue
+    }
+
+    /// Gives `tier` a job; hands the holds back if it is fenced off or does not take it.
     pub(crate) fn submit(
         &mut self,
         tier: usize,
@@ -154,15 +324,19 @@ impl Tiers {
         holds: Vec<(TierHold, Option<u32>)>,
         now: Duration,
     ) -> Result<(), Vec<TierHold>> {
-        let id = JobId(self.next_job);
-        self.next_job += 1;
-        let req = of.req;
         let chunks = holds
             .iter()
             .map(|(hold, end_token)| TierChunk { key: hold.key(), slot: hold.slot(), end_token: *end_token })
             .collect();
         let holds: Vec<TierHold> = holds.into_iter().map(|(hold, _)| hold).collect();
-        let Tier { inner: to, inflight_writes, stats } = &mut self.all[tier];
+        if !self.all[tier].way(direction).gate.lets_through(now) {
+            return Err(holds);
+        }
+        let id = JobId(self.next_job);
+        self.next_job += 1;
+        let req = of.req;
+        let Tier { inner: to, writes, reads, stats } = &mut self.all[tier];
+        let way = if direction == TierDirection::Write { writes } else { reads };
         let num_chunks = holds.len();
         let bytes = num_chunks as u64 * self.chunk_bytes;
         let span = match direction {
@@ -191,12 +365,17 @@ impl Tiers {
         if let Err(rejected) = submitted {
             stats.jobs_rejected += 1;
             span.in_scope(|| tracing::debug!(reason = %rejected.reason, "the tier did not take the job"));
+            if rejected.reason != RejectReason::Invalid {
+                way.gauge.failed();
+            }
+            // A full queue is no failure; that it is slow to empty is seen by its jobs.
+            if !matches!(rejected.reason, RejectReason::Busy | RejectReason::Invalid) {
+                way.gate.on_rejected(now);
+            }
             return Err(holds);
         }
-        if direction == TierDirection::Write {
-            *inflight_writes += 1;
-        }
-        self.open.insert(id, OpenJob { tier, of, direction, holds, submitted: now, span });
+        way.begin(id, num_chunks, &self.open, now);
+        self.open.insert(id, OpenJob { tier, of, direction, holds, is_overdue: false, submitted: now, span });
         Ok(())
     }
 
@@ -247,13 +426,13 @@ impl Tiers {
     fn let_go(&mut self, tier: usize, released: ReleasedSlot) -> Option<Vec<TierHold>> {
         let late = self.late.get_mut(&released.job).filter(|late| late.tier == tier)?;
         let holds = late.holds.remove(&released.slot)?;
+        let way = self.all[tier].way(late.direction);
+        way.chunks -= holds.len();
         if late.holds.is_empty()
-            && let Some(LateJob { direction, span, .. }) = self.late.remove(&released.job)
+            && let Some(LateJob { span, .. }) = self.late.remove(&released.job)
         {
             span.in_scope(|| tracing::debug!("every slot is released"));
-            if direction == TierDirection::Write {
-                self.all[tier].inflight_writes -= 1;
-            }
+            way.jobs -= 1;
         }
         Some(holds)
     }
@@ -271,7 +450,7 @@ impl Tiers {
     }
 
     fn end(&mut self, tier: usize, report: TierCompletion, now: Duration) -> Option<EndedJob> {
-        let Tier { inflight_writes, stats, .. } = &mut self.all[tier];
+        let Tier { stats, writes, reads, .. } = &mut self.all[tier];
         if self.open.get(&report.job).is_none_or(|job| job.tier != tier) {
             stats.invalid_reports += 1;
             tracing::warn!(
@@ -293,16 +472,34 @@ impl Tiers {
             });
             ended.fail();
         }
+        if ended.job.is_overdue {
+            self.num_overdue -= 1;
+            if ended.job.direction == TierDirection::Read {
+                // Its chunks were given up, and do not come any more.
+                ended.fail();
+            }
+        }
         let job = &ended.job;
         let num_failed =
             job.holds.iter().filter(|hold| ended.result(&hold.key()) == TransferResult::Failed).count();
-        let edge = match job.direction {
-            TierDirection::Write => &mut stats.written,
-            TierDirection::Read => &mut stats.read,
+        let (edge, way) = match job.direction {
+            TierDirection::Write => (&mut stats.written, writes),
+            TierDirection::Read => (&mut stats.read, reads),
         };
-        count(edge, job.holds.len(), num_failed, self.chunk_bytes, now.saturating_sub(job.submitted));
+        let time = now.saturating_sub(job.submitted);
+        count(edge, job.holds.len(), num_failed, self.chunk_bytes, time);
+        if ended.outcome == TierOutcome::Failed {
+            way.gate.on_failed(ended.id, now);
+            way.gauge.failed();
+        } else {
+            if way.gate.on_done(ended.id) {
+                way.gauge.restart();
+            }
+            way.gauge.took(job.holds.len() as u64 * self.chunk_bytes, time);
+        }
+        way.chunks -= job.holds.iter().filter(|hold| !ended.is_held(hold.slot())).count();
         if ended.held.is_empty() {
-            *inflight_writes -= u32::from(job.direction == TierDirection::Write);
+            way.jobs -= 1;
             job.span.in_scope(|| tracing::debug!(num_failed, "ended"));
         } else {
             stats.jobs_late += 1;
@@ -313,7 +510,14 @@ impl Tiers {
     }
 
     pub(crate) fn stats(&self) -> Vec<TierStats> {
-        let mut stats: Vec<TierStats> = self.all.iter().map(|tier| tier.stats.clone()).collect();
+        let of_tier = |tier: &Tier| TierStats {
+            is_fenced: tier.writes.gate.is_fenced() || tier.reads.gate.is_fenced(),
+            times_fenced: tier.writes.gate.times_shut() + tier.reads.gate.times_shut(),
+            write_per_mib: tier.writes.gauge.per_mib(),
+            read_per_mib: tier.reads.gauge.per_mib(),
+            ..tier.stats.clone()
+        };
+        let mut stats: Vec<TierStats> = self.all.iter().map(of_tier).collect();
         for job in self.open.values() {
             stats[job.tier].active_jobs += 1;
         }

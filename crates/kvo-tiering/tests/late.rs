@@ -9,9 +9,9 @@ use kvo_core::{
 use kvo_policies::Lru;
 use kvo_tiering::{ResetReport, TierStats, TieringManager, TieringOptions};
 use support::{
-    CHUNK_BYTES, begin, check_quiet, check_sound, events,
+    begin, check_quiet, check_sound, events,
     fake_tier::{Spec, World},
-    finish, key, keys, load, loaded, lookups, manager, manager_with, offer, serve, store,
+    finish, key, keys, load, loaded, lookups, manager, manager_with, offer, serve, store, unbounded,
 };
 
 use LookupResult::{Hit, HitPending, Miss};
@@ -359,7 +359,7 @@ fn a_chunk_that_two_tiers_hold_is_pinned_until_both_have_let_it_go() {
 /// A tier that hangs would else be given one cascade after the other, each to be pinned for good.
 #[test]
 fn a_late_cascade_is_in_flight_until_its_last_slot_is_released() {
-    let options = TieringOptions { inflight_cascades_max: 1, ..TieringOptions::new(CHUNK_BYTES) };
+    let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
     let (mut manager, world) = manager_with(8, &[Spec::chunk_level("disk")], options);
     let cascades_one_more = |manager: &mut TieringManager<Lru>, n: u64| {
         let mut req = begin(manager, n);
@@ -384,7 +384,7 @@ fn a_late_cascade_is_in_flight_until_its_last_slot_is_released() {
 
 #[test]
 fn a_late_chunk_is_not_tried_again_where_failed_jobs_are() {
-    let options = TieringOptions { retry_failed_jobs: true, ..TieringOptions::new(CHUNK_BYTES) };
+    let options = TieringOptions { retry_failed_jobs: true, ..unbounded() };
     let (mut manager, world) = manager_with(4, &[Spec::chunk_level("disk")], options);
     world.put(0, &keys([1, 2]));
     let mut req = begin(&mut manager, 1);

@@ -2,12 +2,16 @@
 
 mod support;
 
+use std::time::Duration;
+
 use kvo_core::{
     CompleteErrorReason, JobId, LoadError, LookupResult, ManualClock, OffloadManager, RequestContext,
     RequestError, RequestId, StoreError, StoreOutcome, TierCompletion, TierDirection, TransferResult,
 };
 use kvo_policies::Lru;
-use kvo_tiering::{MemoryTier, TieringConfigError, TieringManager, TieringOptions, TieringStats};
+use kvo_tiering::{
+    MemoryTier, PressureOptions, TieringConfigError, TieringManager, TieringOptions, TieringStats, Watermarks,
+};
 use support::{
     CHUNK_BYTES, begin, check_quiet, check_sound,
     fake_tier::{Call, Spec, World},
@@ -62,6 +66,33 @@ fn options_that_must_not_be_zero_are_named() {
     let region = std::sync::Arc::new(kvo_cpu::HostRegion::anonymous(&options).expect("there is memory"));
     let made = MemoryTier::new("memory", 0, Lru::new(0), region);
     assert_eq!(made.expect_err("it cannot be made"), zero("capacity_chunks"));
+}
+
+#[test]
+fn bounds_that_bound_nothing_are_named() {
+    let good = PressureOptions::default();
+    let second = Duration::from_secs(1);
+    let marks = Some(Watermarks { low: second, high: second });
+    let share = |field, percent| TieringConfigError::Share { field, percent };
+    let zero = |field| TieringConfigError::Zero { field };
+    let crossed = |field| TieringConfigError::Watermarks { field, low: second, high: second };
+    for (pressure, error) in [
+        (PressureOptions { promotion_share: Some(0), ..good.clone() }, share("promotion_share", 0)),
+        (PressureOptions { cascade_share: Some(101), ..good.clone() }, share("cascade_share", 101)),
+        (PressureOptions { writes: marks, ..good.clone() }, crossed("writes")),
+        (PressureOptions { reads: marks, ..good.clone() }, crossed("reads")),
+        (PressureOptions { unread_max: Duration::ZERO, ..good.clone() }, zero("unread_max")),
+        (PressureOptions { job_deadline: Some(Duration::ZERO), ..good.clone() }, zero("job_deadline")),
+        (PressureOptions { lookup_deadline: Some(Duration::ZERO), ..good.clone() }, zero("lookup_deadline")),
+        (PressureOptions { failures_max: Some(0), ..good.clone() }, zero("failures_max")),
+        (PressureOptions { pause: Duration::ZERO, ..good.clone() }, zero("pause")),
+        (
+            PressureOptions { pause: 2 * second, pause_max: second, ..good },
+            TieringConfigError::Pause { pause: 2 * second, pause_max: second },
+        ),
+    ] {
+        check_config(&[], TieringOptions::new(CHUNK_BYTES).with_pressure(pressure), &error);
+    }
 }
 
 /// Two tiers; a promotion of keys 1 and 2 is open at the first, a cascade of key 5 at both.

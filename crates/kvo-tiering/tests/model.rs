@@ -16,7 +16,7 @@ use kvo_core::{
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::{CachePolicy, GhostHits, PolicyKind};
-use kvo_tiering::{TieringManager, TieringOptions};
+use kvo_tiering::{PressureOptions, TieringManager, TieringOptions};
 use support::{
     audit::Audit,
     cpu::model::{Model as Primary, Offered},
@@ -94,7 +94,8 @@ impl Run {
         let options = TieringOptions {
             inflight_cascades_max: [256, 1, 2, 256][usize::try_from(seed / 5 % 4).unwrap()],
             retry_failed_jobs: (seed / 2).is_multiple_of(4),
-            ..TieringOptions::new(support::CHUNK_BYTES)
+            // The model knows none.
+            ..TieringOptions::new(support::CHUNK_BYTES).with_pressure(PressureOptions::NONE)
         };
         let (world, tiers) = World::new(&specs(seed));
         let clock = ManualClock::default();

@@ -14,6 +14,7 @@ use support::{
     CHUNK_BYTES, begin, check_quiet, check_sound, events,
     fake_tier::{Call, Spec, World},
     finish, key, keys, lookups, manager, manager_with, offer, over, serve, store, store_failed, stored,
+    unbounded,
 };
 
 use LookupResult::{Hit, HitPending, Miss, Retry};
@@ -119,7 +120,7 @@ fn results_are_collected_once_a_step_and_before_every_offer() {
 
 #[test]
 fn a_cascade_too_many_is_left_out_and_pins_nothing() {
-    let options = TieringOptions { inflight_cascades_max: 1, ..TieringOptions::new(CHUNK_BYTES) };
+    let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
     let (mut manager, world) =
         manager_with(4, &[Spec::chunk_level("slow"), Spec::chunk_level("fast")], options);
     world.put(0, &[key(9)]);
@@ -160,7 +161,7 @@ fn a_cascade_too_many_is_left_out_and_pins_nothing() {
 /// B05: what lies in a tier behind a missing head can never be matched.
 #[test]
 fn after_a_cascade_that_was_left_out_a_tier_gets_no_more_of_the_request() {
-    let options = TieringOptions { inflight_cascades_max: 1, ..TieringOptions::new(CHUNK_BYTES) };
+    let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
     let (mut manager, world) = manager_with(4, &[Spec::chunk_level("a")], options);
     let mut req = begin(&mut manager, 1);
     store(&mut manager, &mut req, &[key(1)]);
@@ -176,7 +177,7 @@ fn after_a_cascade_that_was_left_out_a_tier_gets_no_more_of_the_request() {
 
 #[test]
 fn only_cascades_of_chunks_are_counted_as_throttled() {
-    let options = TieringOptions { inflight_cascades_max: 1, ..TieringOptions::new(CHUNK_BYTES) };
+    let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
     let (mut manager, _world) = manager_with(4, &[Spec::request_level("a")], options);
     let mut req = begin(&mut manager, 1);
     store(&mut manager, &mut req, &[key(1)]);
@@ -263,7 +264,7 @@ fn a_refused_offer_cascades_nothing() {
 #[test]
 fn a_job_that_failed_as_a_whole_may_be_tried_again_if_the_options_say_so() {
     for retry_failed_jobs in [true, false] {
-        let options = TieringOptions { retry_failed_jobs, ..TieringOptions::new(CHUNK_BYTES) };
+        let options = TieringOptions { retry_failed_jobs, ..unbounded() };
         let (mut manager, world) = manager_with(4, &[Spec::chunk_level("a")], options);
         world.put(0, &keys([1, 2]));
         let mut req = begin(&mut manager, 1);
@@ -301,7 +302,7 @@ fn a_failure_is_not_held_against_a_later_request_of_the_same_number() {
 fn jobs_chunks_bytes_and_time_are_counted_by_edge() {
     let clock = ManualClock::default();
     let (world, tiers) = World::new(&[Spec::chunk_level("a"), Spec::chunk_level("b")]);
-    let mut manager = over(4, tiers, TieringOptions::new(CHUNK_BYTES), clock.clone());
+    let mut manager = over(4, tiers, unbounded(), clock.clone());
     world.put(0, &keys([5, 6]));
     let mut req = begin(&mut manager, 1);
     store(&mut manager, &mut req, &keys([1, 2]));

@@ -6,7 +6,7 @@ use anyhow::Context;
 use kvo_core::{JobId, ManualClock, OffloadManager, OffloadPolicy, SecondaryTier, TierDirection};
 use kvo_cpu::CpuManager;
 use kvo_policies::CachePolicy;
-use kvo_tiering::{TieringManager, TieringOptions};
+use kvo_tiering::{PressureOptions, TieringManager, TieringOptions};
 use serde_json::{Value, json};
 
 use super::{
@@ -34,11 +34,11 @@ impl TieringDriver {
             let tier = ScriptedTier::new(format!("tier-{index}"), policy, spec.async_lookup, script.clone());
             Box::new(tier) as Box<dyn SecondaryTier>
         });
-        // The recordings know no limit on cascades, nor on promotions that fail as a whole.
+        // The recordings know no limit on cascades, nor on promotions or tiers that are slow or fail.
         let options = TieringOptions {
             inflight_cascades_max: u32::MAX,
             retry_failed_jobs: true,
-            ..TieringOptions::new(1)
+            ..TieringOptions::new(1).with_pressure(PressureOptions::NONE)
         };
         let manager =
             TieringManager::new(primary, tiers.collect(), options, Box::new(ManualClock::default()))?;

@@ -15,7 +15,7 @@ use kvo_core::{
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, HostDevice, HostDeviceOptions};
 use kvo_policies::CachePolicy;
-use kvo_tiering::{ResetReport, TieringManager, TieringOptions};
+use kvo_tiering::{PressureOptions, ResetReport, TieringManager, TieringOptions};
 
 use super::{
     Arrangement, Setup,
@@ -149,6 +149,12 @@ impl Engine {
         let primary = CpuManager::new(options, policy).unwrap();
         let options = TieringOptions {
             retry_failed_jobs: self.setup.retry_failed_jobs,
+            // A share of a few slots is nothing.
+            pressure: PressureOptions {
+                promotion_share: None,
+                cascade_share: None,
+                ..PressureOptions::default()
+            },
             ..TieringOptions::new(self.setup.chunk().chunk_bytes())
         };
         let tiers = std::mem::take(&mut self.parts);

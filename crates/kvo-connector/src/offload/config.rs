@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use kvo_policies::PolicyKind;
+use kvo_tiering::{PressureOptions, Watermarks};
 use serde::{Deserialize, Serialize};
 
 use super::BuildError;
@@ -44,6 +45,9 @@ pub struct OffloadConfig {
     /// How requests are served.
     #[serde(default)]
     pub requests: RequestsConfig,
+    /// What tiers and waiting requests may take from running ones.
+    #[serde(default)]
+    pub pressure: PressureConfig,
 }
 
 /// The primary tier.
@@ -144,6 +148,82 @@ impl Default for RequestsConfig {
     }
 }
 
+/// What tiers and waiting requests may take from running ones: [`PressureOptions`] in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PressureConfig {
+    /// As [`promotion_share`](PressureOptions::promotion_share), in percent.
+    pub promotion_share: u8,
+    /// As [`cascade_share`](PressureOptions::cascade_share), in percent.
+    pub cascade_share: u8,
+    /// As [`unread_max`](PressureOptions::unread_max).
+    pub unread_max_ms: u64,
+    /// Milliseconds a MiB: writes that take longer are slow, as [`writes`](PressureOptions::writes).
+    pub writes_slow_ms: u64,
+    /// Writes that take less are fast again.
+    pub writes_fast_ms: u64,
+    /// The same of [`reads`](PressureOptions::reads).
+    pub reads_slow_ms: u64,
+    /// The same.
+    pub reads_fast_ms: u64,
+    /// As [`job_deadline`](PressureOptions::job_deadline); without, a minute, or twice as long as the store's own deadline
+    /// if that is more.
+    pub job_deadline_ms: Option<u64>,
+    /// As [`failures_max`](PressureOptions::failures_max).
+    pub failures_max: u32,
+    /// As [`pause`](PressureOptions::pause).
+    pub pause_ms: u64,
+    /// As [`pause_max`](PressureOptions::pause_max).
+    pub pause_max_ms: u64,
+    /// As [`lookup_deadline`](PressureOptions::lookup_deadline).
+    pub lookup_deadline_ms: u64,
+}
+
+impl Default for PressureConfig {
+    fn default() -> Self {
+        Self {
+            promotion_share: 50,
+            cascade_share: 50,
+            unread_max_ms: 2000,
+            writes_slow_ms: 200,
+            writes_fast_ms: 50,
+            reads_slow_ms: 400,
+            reads_fast_ms: 100,
+            job_deadline_ms: None,
+            failures_max: 3,
+            pause_ms: 1000,
+            pause_max_ms: 60_000,
+            lookup_deadline_ms: 10_000,
+        }
+    }
+}
+
+impl PressureConfig {
+    /// What a tiering manager takes, above a store that has this deadline.
+    pub(super) fn options(&self, store_deadline: Option<Duration>) -> Result<PressureOptions, BuildError> {
+        let ms = Duration::from_millis;
+        let usual =
+            store_deadline.map_or(ms(0), |deadline| deadline.saturating_mul(2)).max(Duration::from_mins(1));
+        let job_deadline =
+            self.job_deadline_ms.map_or(Ok(usual), |ms| time("pressure.job_deadline_ms", ms))?;
+        if let Some(store) = store_deadline.filter(|store| *store >= job_deadline) {
+            return Err(BuildError::JobDeadline { job: job_deadline, store });
+        }
+        Ok(PressureOptions {
+            promotion_share: Some(self.promotion_share),
+            unread_max: time("pressure.unread_max_ms", self.unread_max_ms)?,
+            cascade_share: Some(self.cascade_share),
+            writes: Some(Watermarks { low: ms(self.writes_fast_ms), high: ms(self.writes_slow_ms) }),
+            reads: Some(Watermarks { low: ms(self.reads_fast_ms), high: ms(self.reads_slow_ms) }),
+            job_deadline: Some(job_deadline),
+            failures_max: Some(self.failures_max),
+            pause: time("pressure.pause_ms", self.pause_ms)?,
+            pause_max: time("pressure.pause_max_ms", self.pause_max_ms)?,
+            lookup_deadline: Some(time("pressure.lookup_deadline_ms", self.lookup_deadline_ms)?),
+        })
+    }
+}
+
 impl OffloadConfig {
     /// So many bytes of host memory, nothing below it, a GPU if there is one, and defaults.
     pub fn new(cpu_bytes: u64) -> Self {
@@ -158,6 +238,7 @@ impl OffloadConfig {
             nvme: None,
             device: DeviceConfig::default(),
             requests: RequestsConfig::default(),
+            pressure: PressureConfig::default(),
         }
     }
 }

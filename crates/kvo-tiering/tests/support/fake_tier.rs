@@ -75,6 +75,8 @@ pub struct Script {
     pub events: Vec<OffloadEvent>,
     pub refuses_reads: bool,
     pub refuses_writes: bool,
+    /// Why.
+    pub refusal: RejectReason,
     /// With asynchronous lookups: the pairs that were asked, and whether the answer has arrived.
     asked: BTreeMap<(RequestId, OffloadKey), bool>,
 }
@@ -125,6 +127,7 @@ impl World {
                 events: Vec::new(),
                 refuses_reads: false,
                 refuses_writes: false,
+                refusal: RejectReason::Busy,
                 asked: BTreeMap::new(),
             });
             tiers.push(Box::new(FakeTier { world: world.clone(), index, spec: spec.clone() }));
@@ -236,10 +239,13 @@ impl SecondaryTier for FakeTier {
     }
 
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
-        let refused = self.world.lock().tiers[self.index].refuses(job.direction);
+        let (refused, reason) = {
+            let script = &self.world.lock().tiers[self.index];
+            (script.refuses(job.direction), script.refusal)
+        };
         if refused {
             self.log(Call::Rejected(job.clone()));
-            return Err(JobRejected { job, reason: RejectReason::Busy });
+            return Err(JobRejected { job, reason });
         }
         self.log(Call::Job(job.clone()));
         self.world.lock().tiers[self.index].open.push(job);

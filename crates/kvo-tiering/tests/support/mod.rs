@@ -19,16 +19,21 @@ use kvo_core::{
     TierCompletion, TransferResult,
 };
 use kvo_policies::{CachePolicy, Lru};
-use kvo_tiering::{TieringManager, TieringOptions};
+use kvo_tiering::{PressureOptions, TieringManager, TieringOptions};
 
 use fake_tier::{Spec, World};
 
 /// Bytes of a chunk in these tests, where it matters.
 pub const CHUNK_BYTES: u64 = 4096;
 
-/// A manager with LRU over fake tiers, and the tests' side of the tiers.
+/// A manager with LRU over fake tiers, without bounds on what they take, and the tests' side of the tiers.
 pub fn manager(num_slots: u32, specs: &[Spec]) -> (TieringManager<Lru>, World) {
-    manager_with(num_slots, specs, TieringOptions::new(CHUNK_BYTES))
+    manager_with(num_slots, specs, unbounded())
+}
+
+/// Options without bounds on tiers and waiting requests: a share of three slots is nothing.
+pub fn unbounded() -> TieringOptions {
+    TieringOptions::new(CHUNK_BYTES).with_pressure(PressureOptions::NONE)
 }
 
 /// As [`manager`], with options.

@@ -142,6 +142,7 @@ impl Naive {
             tiers: self.tiers.iter().enumerate().map(with_active).collect(),
             promotions_without_room: self.without_room,
             open_requests: self.requests.len(),
+            ..TieringStats::default()
         }
     }
 
