@@ -40,6 +40,7 @@ mod tests {
 
     use super::*;
 
+    /// B53: the sum is of the whole key too.
     #[test]
     fn any_other_byte_key_group_or_generation_gives_another_sum() {
         let key = |n, group| OffloadKey::new(BlockHash::from_u64(n), GroupIdx(group));

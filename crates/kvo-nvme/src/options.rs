@@ -337,11 +337,14 @@ mod tests {
         assert_eq!(geometry.file_bytes(1), DATA_START + 2 * 4096);
     }
 
+    /// B38: a chunk of 4 GiB, whose length would be lost, is refused before anything is made.
     #[test]
     fn sizes_that_overflow_are_found() {
         check(1, u64::MAX, None);
         check(1, u64::MAX - 4094, None);
+        check(1, (1 << 32) - 1, Some(1 << 32));
         check(1, 1 << 32, None);
+        check(1, (1 << 32) + 1, None);
         check(u32::MAX, 1 << 31, Some(u64::from(u32::MAX) << 31));
         check(u32::MAX, (1 << 31) + 1, None);
     }

@@ -176,6 +176,7 @@ mod tests {
         }
     }
 
+    /// B32: more than was asked for is no success either.
     #[test]
     fn other_errors_and_impossible_counts_fail_at_once() {
         check(Way::Write, 100, usize::MAX, &[(Err(ErrorKind::StorageFull), "StorageFull")]);

@@ -140,6 +140,8 @@ enum Trouble {
     Short,
     /// The file is over.
     Eof,
+    /// The system says that it has moved more than it was asked for.
+    Over,
     /// The disk says that it has written, and has not.
     Lost,
     /// The disk says that it has written all, and has written half.
@@ -176,6 +178,7 @@ impl Disk {
             Trouble::Short if calls % 3 == 0 => Err(io::ErrorKind::Interrupted.into()),
             Trouble::Short => Ok(wanted.min(7)),
             Trouble::Eof => Ok(0),
+            Trouble::Over => Ok(2 * wanted),
             Trouble::Panic => panic!("this panic belongs to the test"),
         }
     }
@@ -184,8 +187,9 @@ impl Disk {
 impl ChunkFile for Disk {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let count = self.decide(bytes.len())?;
+        let moved = count.min(bytes.len());
         let at = usize::try_from(offset).unwrap();
-        bytes[..count].copy_from_slice(&self.bytes.lock().unwrap()[at..at + count]);
+        bytes[..moved].copy_from_slice(&self.bytes.lock().unwrap()[at..at + moved]);
         Ok(count)
     }
 
@@ -194,7 +198,7 @@ impl ChunkFile for Disk {
         let moved = match self.trouble.lock().unwrap().0 {
             Trouble::Lost => 0,
             Trouble::Torn => count / 2,
-            _ => count,
+            _ => count.min(bytes.len()),
         };
         let at = usize::try_from(offset).unwrap();
         self.bytes.lock().unwrap()[at..at + moved].copy_from_slice(&bytes[..moved]);

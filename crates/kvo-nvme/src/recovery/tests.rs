@@ -77,6 +77,7 @@ fn the_newest_record_of_a_key_counts() {
     assert_eq!((recovered.report.chunks, recovered.report.superseded_records), (2, 2));
 }
 
+/// B50: what cannot be used is counted.
 #[test]
 fn what_is_not_ours_is_counted_and_left() {
     let superblock = superblock(8);
@@ -113,6 +114,7 @@ fn records_of_the_current_epoch_count() {
     assert_eq!(recovered.report.chunks, 1);
 }
 
+/// B05: after a crash the tail goes first, with its head or without.
 #[test]
 fn the_tail_of_a_request_is_evicted_before_its_head() {
     let run = |key, end_token| record(key, key, 9, Some(end_token));
@@ -232,6 +234,7 @@ fn records_that_cannot_be_read_cost_themselves_only() {
     assert_eq!(recovered.report.damaged_records, 2);
 }
 
+/// B52: opening changes nothing of what is found.
 #[test]
 fn what_was_recovered_is_recovered_again() {
     let mut rng = Rng::for_test();

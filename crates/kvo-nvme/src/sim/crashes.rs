@@ -69,6 +69,7 @@ fn durable_writes_survive_any_crash() {
     }
 }
 
+/// B40: data, record, and only then its report.
 #[test]
 fn a_durable_write_is_reported_when_its_record_is_safe() {
     let mut sim = durable(2, 1);
@@ -110,6 +111,7 @@ fn what_a_killed_store_had_told_the_system_is_durable_before_it_is_called_so() {
     }
 }
 
+/// B52: cut off at any sector.
 #[test]
 fn a_loss_of_power_in_a_write_is_a_miss_or_a_hit_and_never_a_mix() {
     let (mut hits, mut misses) = (0, 0);
@@ -132,6 +134,7 @@ fn a_loss_of_power_in_a_write_is_a_miss_or_a_hit_and_never_a_mix() {
     assert!(hits > 10 && misses > 10, "{hits} hits, {misses} misses");
 }
 
+/// B31 and B52: a slot that is used again, and whose record still names the one before.
 #[test]
 fn a_write_that_is_killed_costs_the_chunk_that_lay_there() {
     let mut gone = 0;
@@ -150,6 +153,7 @@ fn a_write_that_is_killed_costs_the_chunk_that_lay_there() {
     assert!(gone > 20, "{gone} of 50");
 }
 
+/// B52: of two writes of a key the later one counts.
 #[test]
 fn the_newest_generation_wins() {
     for end in [End::Closed, End::Killed] {

@@ -105,6 +105,7 @@ fn a_stale_sector_costs_its_chunk() {
     sim.check_read(&[2], Plan::lying(Lie::Stale(0b100)), &[]);
 }
 
+/// B32: half of the bytes is no success.
 #[test]
 fn a_short_transfer_goes_on_to_its_end() {
     for bytes in (512..CHUNK_BYTES).step_by(512) {

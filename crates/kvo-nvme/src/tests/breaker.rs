@@ -32,6 +32,7 @@ fn closed() -> Rig {
     rig
 }
 
+/// B37: a tier that fails says of nothing that it is there.
 #[test]
 fn after_so_many_errors_every_lookup_is_a_miss_and_every_job_is_handed_back() {
     let mut rig = closed();
@@ -58,6 +59,7 @@ fn after_the_pause_one_chunk_tries_and_the_others_wait_for_it() {
     assert_eq!(rig.store.stats().probes, 1);
 }
 
+/// B31: nor does what is left out of a job that was taken.
 #[test]
 fn what_is_not_tried_evicts_nothing() {
     let mut rig = closed();
@@ -68,6 +70,48 @@ fn what_is_not_tried_evicts_nothing() {
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys([8, 9, 10]))]);
     assert_eq!(rig.store.stats().chunks_evicted, 0);
     rig.check_resident(0..11, &[4, 5, 6, 7]);
+}
+
+/// Fills a store but for one slot, hinders it, and has a write handed back; then all of it can go as it could before.
+#[track_caller]
+fn check_handed_back(hinder: impl FnOnce(&mut Rig), ns: &[u64], reason: RejectReason) {
+    let mut rig = Rig::with_options(NvmeOptions {
+        queue_chunks_max: 2,
+        record_events: true,
+        ..NvmeOptions::new("unused", 4, CHUNK_BYTES as u64)
+    });
+    (1..=3).for_each(|n| rig.put(n, &[n]));
+    rig.events();
+    hinder(&mut rig);
+    assert_eq!(rig.try_submit(9, TierDirection::Write, ns).unwrap_err().reason, reason);
+    assert_eq!((rig.events(), rig.store.stats().chunks_evicted), (vec![], 0), "{reason}");
+
+    rig.run_all(&[]);
+    rig.poll();
+    rig.clock.advance(PAUSE * 2);
+    for (new, left) in [(11, &[1, 2, 3][..]), (12, &[2, 3]), (13, &[3]), (14, &[])] {
+        rig.put(new, &[new]);
+        rig.check_resident(1..4, left);
+    }
+}
+
+/// B31: a write that does not come to be costs nobody the room: no chunk goes, and the order is what it was.
+#[test]
+fn a_job_that_is_handed_back_evicts_nothing_and_leaves_the_order() {
+    check_handed_back(|rig| _ = rig.read(9, &[3]), &[6, 7], RejectReason::Busy);
+    check_handed_back(|_| (), &[], RejectReason::Invalid);
+    // The disk that is full takes nothing into the free slot.
+    let meets = |action: fn(&mut Rig), n: u64, kind: io::ErrorKind| {
+        move |rig: &mut Rig| {
+            action(rig);
+            rig.run_all(&[(n, Trouble::Error(kind))]);
+            rig.poll();
+        }
+    };
+    let full = meets(|rig| _ = rig.write(9, &[5]), 5, io::ErrorKind::StorageFull);
+    check_handed_back(full, &[6, 7], RejectReason::ReadOnly);
+    let gone = meets(|rig| _ = rig.read(9, &[3]), 3, io::ErrorKind::PermissionDenied);
+    check_handed_back(gone, &[6, 7], RejectReason::Unavailable);
 }
 
 #[test]
@@ -113,6 +157,7 @@ fn a_device_that_hangs_is_closed_by_its_late_chunks() {
     assert_eq!((rig.store.counts().pinned, rig.store.state()), (0, TierState::Open));
 }
 
+/// B49: a full disk costs the write that met it; the store backs off, and comes back.
 #[test]
 fn a_full_file_system_takes_no_writes_for_a_pause_and_reads_go_on() {
     let mut rig = rig(8);

@@ -23,6 +23,7 @@ fn check_read(trouble: Trouble, dropped: bool, quarantined: u32) {
     assert_eq!(rig.store.stats().chunks_dropped, u64::from(dropped));
 }
 
+/// B14: and only what is proven to be bad is dropped.
 #[test]
 fn a_failed_read_costs_its_key_and_nothing_else() {
     check_read(Trouble::Eio, true, 1);
@@ -31,6 +32,78 @@ fn a_failed_read_costs_its_key_and_nothing_else() {
     check_read(Trouble::Panic, false, 0);
 }
 
+/// B32: what an earlier job has left with the disk ends that one, and counts for no later one.
+#[test]
+fn what_a_failed_job_has_left_counts_for_no_later_one() {
+    let mut rig = Rig::new(8);
+    rig.put(1, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let first = rig.read(2, &[1, 2, 3, 4]);
+    let mut left: Vec<_> = std::iter::from_fn(|| rig.next_op()).collect();
+    rig.run(left.remove(0), Trouble::Eof);
+    assert_eq!(rig.poll(), [], "three are still with the disk");
+    let second = rig.read(3, &[5, 6, 7, 8]);
+    for op in left {
+        rig.run(op, Trouble::None);
+    }
+    assert_eq!(rig.poll(), [TierCompletion::except(first, keys([1]))]);
+    assert!((5..9).all(|slot| rig.memory.bytes(slot) == [0xee; CHUNK_BYTES]), "nothing has come of these");
+    rig.run_all(&[(7, Trouble::Eof)]);
+    assert_eq!(rig.poll(), [TierCompletion::except(second, keys([7]))]);
+}
+
+/// B32: each transfer is judged alone, and one that is said to have moved too much is believed nothing.
+#[test]
+fn a_transfer_that_moved_too_much_hides_none_that_moved_nothing() {
+    let mut rig = Rig::new(8);
+    let troubles = [(2, Trouble::Over), (3, Trouble::Eof)];
+    let job = rig.write(1, &[1, 2, 3, 4]);
+    rig.run_all(&troubles);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2, 3]))]);
+    rig.put(1, &[2, 3]);
+    let job = rig.read(2, &[1, 2, 3, 4]);
+    rig.run_all(&troubles);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2, 3]))]);
+    rig.get(3, &[1, 4], &[]);
+}
+
+/// B44: whatever does not come, or is lost, gives its room back, once; and admission goes by the same books.
+#[test]
+fn what_never_came_and_what_is_lost_leave_all_the_room_there_was() {
+    let mut rig = Rig::new(4);
+    let all_is_free = |rig: &Rig, what: &str| {
+        let counts = rig.store.counts();
+        assert_eq!((counts.free, counts.capacity), (4, 4), "{what}: {counts:?}");
+    };
+    for n in 0..100 {
+        let jobs = [rig.write(1, &[n]), rig.write(2, &[n])];
+        let early = rig.read(3, &[n]);
+        assert_eq!(rig.poll(), [TierCompletion::except(early, keys([n]))], "its write still runs");
+        rig.run_all(&[(n, Trouble::Panic)]);
+        assert_eq!(rig.poll(), jobs.map(|job| TierCompletion::except(job, keys([n]))));
+        all_is_free(&rig, "a failed write");
+    }
+    rig.put(4, &[1, 2, 3, 4]);
+    for n in 1..=4 {
+        // One of two that read it finds the end of the file, and then nobody finds it.
+        let jobs = [rig.read(5, &[n]), rig.read(6, &[n])];
+        let (first, second) = (rig.next_op().unwrap(), rig.next_op().unwrap());
+        rig.run(first, Trouble::Eof);
+        assert_eq!(rig.poll(), [TierCompletion::except(jobs[0], keys([n]))]);
+        for _ in 0..2 {
+            let again = rig.read(7, &[n]);
+            assert_eq!(rig.poll(), [TierCompletion::except(again, keys([n]))]);
+        }
+        rig.run(second, Trouble::None);
+        assert_eq!(rig.poll(), [TierCompletion::done(jobs[1])]);
+    }
+    all_is_free(&rig, "four that were lost");
+    rig.put(8, &[200, 201, 202, 203]);
+    rig.get(9, &[200, 201, 202, 203], &[]);
+    let stats = rig.store.stats();
+    assert_eq!((stats.chunks_dropped, stats.chunks_evicted, stats.chunks_refused), (4, 0, 0));
+}
+
+/// B32: half of the bytes, an interruption: the transfer goes on where it was.
 #[test]
 fn short_reads_are_no_fault() {
     let mut rig = Rig::new(4);
@@ -57,6 +130,7 @@ fn check_write(trouble: Trouble, quarantined: u32) {
     rig.get(1, &[1, 2, 3], &[]);
 }
 
+/// B49: a full disk, a quota, a medium: the chunk fails, and the room that it had is there for it again.
 #[test]
 fn a_failed_write_costs_its_key_and_nothing_else() {
     check_write(Trouble::Eio, 2);
@@ -164,6 +238,7 @@ fn a_slot_that_fails_its_second_check_is_quarantined() {
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))], "no slot is left");
 }
 
+/// B40: open reads end first, and then the slot is used again.
 #[test]
 fn a_dropped_chunk_keeps_its_slot_until_the_last_read_has_ended() {
     let mut rig = Rig::new(1);

@@ -1,8 +1,9 @@
 //! Jobs without faults: what is reported, and when.
 
 use kvo_core::{
-    EventKind, JobId, Medium, OffloadEvent, OffloadPolicy, RejectReason, RequestContext, RequestId,
-    SecondaryTier, SlotId, TierChunk, TierCompletion, TierDirection, TierJob, TierLookup,
+    BlockHash, EventKind, GroupIdx, JobId, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RejectReason,
+    RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierCompletion, TierDirection, TierJob,
+    TierLookup,
 };
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
@@ -22,6 +23,7 @@ fn a_chunk_comes_back_as_it_was_written() {
     assert_eq!((stats.counts.evictable, stats.counts.free), (3, 1));
 }
 
+/// B40: before its write has ended a chunk is not there.
 #[test]
 fn a_chunk_is_a_miss_until_its_write_has_ended() {
     let mut rig = Rig::new(4);
@@ -59,6 +61,7 @@ fn a_job_with_nothing_to_do_is_reported_by_the_next_poll() {
     assert_eq!(rig.store.stats().chunks_present, 1);
 }
 
+/// B29: who puts the same chunk at once is answered alike, and it is written once.
 #[test]
 fn a_second_write_of_a_pending_key_ends_as_the_first_does() {
     let mut rig = Rig::new(4);
@@ -125,6 +128,7 @@ fn without_room_the_head_is_kept_and_the_tail_fails() {
     assert_eq!((rig.store.stats().chunks_refused, rig.store.stats().chunks_evicted), (2, 2));
 }
 
+/// B29: a pinned chunk stays, and the head of what is offered gets what can go.
 #[test]
 fn keys_of_the_job_and_pinned_chunks_are_not_evicted() {
     let mut rig = Rig::new(3);
@@ -138,15 +142,49 @@ fn keys_of_the_job_and_pinned_chunks_are_not_evicted() {
     rig.check_resident(0..9, &[1, 3, 4]);
 }
 
+/// B29: and the same chunks are taken once there is room.
 #[test]
 fn writes_without_any_room_fail_and_change_nothing() {
     let mut rig = Rig::new(2);
     rig.put(1, &[1, 2]);
     rig.read(1, &[1, 2]);
     let before = rig.store.counts();
-    let job = rig.write(2, &[3, 4]);
-    assert_eq!(rig.store.counts(), before);
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3, 4]))]);
+    for _ in 0..3 {
+        let job = rig.write(2, &[3, 4]);
+        assert_eq!(rig.store.counts(), before);
+        assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3, 4]))]);
+        rig.check_resident(0..5, &[1, 2]);
+    }
+    rig.run_all(&[]);
+    rig.poll();
+    rig.put(2, &[3, 4]);
+    rig.get(3, &[3, 4], &[]);
+    assert_eq!((rig.store.stats().chunks_refused, rig.store.stats().chunks_evicted), (6, 2));
+}
+
+/// B53: keys that agree in all but one byte, or in all but the group, are different chunks.
+#[test]
+fn keys_that_differ_in_one_byte_or_the_group_are_different_chunks() {
+    let mut rig = Rig::new(64);
+    let first = OffloadKey::new(BlockHash([0x5a; 32]), GroupIdx(0));
+    let others = (0..36).map(|at| {
+        let mut bytes = first.to_bytes();
+        bytes[at] ^= 1;
+        OffloadKey::from_bytes(bytes)
+    });
+    let mut written: Vec<OffloadKey> = Vec::new();
+    let bytes_of = |nth: usize| [u8::try_from(nth).unwrap(); CHUNK_BYTES];
+    for key in std::iter::once(first).chain(others) {
+        let mut bytes = [0xee; CHUNK_BYTES];
+        assert_eq!(rig.store.lookup(RequestId(1), &key), TierLookup::Miss, "{key:?}");
+        assert!(!rig.store.read_chunk(&key, &mut bytes).unwrap());
+        rig.store.write_chunk(key, &bytes_of(written.len())).unwrap();
+        written.push(key);
+        for (nth, key) in written.iter().enumerate() {
+            assert!(rig.store.read_chunk(key, &mut bytes).unwrap());
+            assert_eq!(bytes, bytes_of(nth), "{key:?}");
+        }
+    }
 }
 
 #[test]
@@ -203,6 +241,7 @@ fn jobs_that_make_no_sense_are_handed_back() {
     assert_eq!(rig.store.stats().jobs_rejected, 7);
 }
 
+/// B58: in their order, once, and each balanced by what was there before.
 #[test]
 fn events_replay_to_what_is_there() {
     let mut rig = Rig::new(2);

@@ -14,6 +14,7 @@ fn released(rig: &mut Rig) -> Vec<ReleasedSlot> {
     released
 }
 
+/// B16: whatever a device does, each job ends once, by its deadline.
 #[test]
 fn a_job_is_given_up_when_its_deadline_passes_and_not_before() {
     let mut rig = Rig::new(4);

@@ -397,6 +397,7 @@ impl Model {
             }
             Trouble::Eio | Trouble::Eof => End::Broken,
             Trouble::Error(_) | Trouble::Panic => End::Innocent,
+            Trouble::Over => unreachable!("it is not drawn"),
         }
     }
 
@@ -408,6 +409,7 @@ impl Model {
             Trouble::Eio => End::Broken,
             Trouble::Eof => End::Corrupt,
             Trouble::Error(_) | Trouble::Panic => End::Innocent,
+            Trouble::Over => unreachable!("it is not drawn"),
         }
     }
 

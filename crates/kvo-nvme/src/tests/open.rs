@@ -24,6 +24,7 @@ fn options(dir: &Path) -> NvmeOptions {
     NvmeOptions::new(dir, 4, 4096)
 }
 
+/// B64: the field is named, before anything is made.
 #[test]
 fn every_number_must_be_at_least_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,6 +167,7 @@ fn a_store_of_another_size_is_another_store() {
     }
 }
 
+/// B65, in the middle of being made.
 #[test]
 fn a_store_whose_engine_does_not_start_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();

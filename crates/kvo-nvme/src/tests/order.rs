@@ -3,7 +3,7 @@
 use kvo_core::{RequestId, SecondaryTier};
 use kvo_policies::{GhostHits, PolicyKind};
 
-use super::{CHUNK_BYTES, Rig};
+use super::{CHUNK_BYTES, Rig, key};
 use crate::NvmeOptions;
 
 /// Runs each way of finishing a request that writes chunks 1 to 4 in two jobs, whose transfers end in every order.
@@ -35,6 +35,7 @@ fn for_all_orders(mut check: impl FnMut(Rig, &str)) {
     }
 }
 
+/// B01, in this tier.
 #[test]
 fn the_tail_is_evicted_before_the_head_in_whatever_order_transfers_end() {
     for_all_orders(|mut rig, what| {
@@ -61,6 +62,7 @@ fn what_a_request_has_read_outlives_what_was_only_written() {
     rig.check_resident(1..10, &[1, 2, 5, 6]);
 }
 
+/// B04: those that were read longest ago go first.
 #[test]
 fn a_chunk_just_written_is_not_the_next_to_go() {
     let mut rig = Rig::new(3);
@@ -69,6 +71,23 @@ fn a_chunk_just_written_is_not_the_next_to_go() {
     rig.put(1, &[4]);
     rig.put(1, &[5]);
     rig.check_resident(1..10, &[1, 4, 5]);
+}
+
+/// B04, for chunks that are written and read one by one, without a request.
+#[test]
+fn a_chunk_written_alone_is_not_the_next_to_go() {
+    let mut rig = Rig::new(3);
+    let mut bytes = [0; CHUNK_BYTES];
+    for n in 1..=3 {
+        rig.store.write_chunk(key(n), &bytes).unwrap();
+    }
+    for n in [2, 3, 1] {
+        assert!(rig.store.read_chunk(&key(n), &mut bytes).unwrap());
+    }
+    for (n, left) in [(4, [1, 3, 4]), (5, [1, 4, 5])] {
+        rig.store.write_chunk(key(n), &bytes).unwrap();
+        rig.check_resident(1..10, &left);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use kvo_core::{SecondaryTier, TierCompletion};
+use kvo_core::{EventKind, SecondaryTier, TierCompletion};
 use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
@@ -119,21 +119,60 @@ fn a_durable_write_is_reported_when_its_record_is_safe() {
     rig.get(3, &[1], &[]);
 }
 
+/// B40: whoever has been told of a chunk can read it, and nobody is told, or finds it, before.
 #[test]
-fn a_durable_write_whose_record_fails_is_failed() {
-    let Heard { mut rig, told, events } = rig(options(4, true), Recovered::default());
-    let job = rig.write(1, &[1]);
-    rig.run_all(&[]);
-    assert_eq!(rig.poll(), []);
-    let entry = told.lock().unwrap().entries[0];
-    let (slot, generation) = (entry.slot, chunk(&entry).generation);
-    let result = Err(io::Error::from_raw_os_error(5));
-    events.send(Event::Recorded { slot, generation, result }).unwrap();
-    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
-    let stats = rig.store.stats();
-    assert_eq!((stats.record_errors, stats.counts.free, stats.counts.quarantined), (1, 4, 0));
+fn a_chunk_is_announced_once_it_can_be_read_and_not_before() {
+    for is_durable in [false, true] {
+        let options = NvmeOptions { record_events: true, ..options(4, is_durable) };
+        let Heard { mut rig, told, events } = rig(options, Recovered::default());
+        let is_nowhere = |rig: &mut Rig| {
+            rig.check_resident(0..2, &[]);
+            assert_eq!(rig.events(), [], "durable: {is_durable}");
+        };
+        let job = rig.write(1, &[1]);
+        is_nowhere(&mut rig);
+        let op = rig.next_op().unwrap();
+        rig.run(op, Trouble::None);
+        is_nowhere(&mut rig);
+        if is_durable {
+            assert_eq!(rig.poll(), [], "its record is on its way");
+            is_nowhere(&mut rig);
+            let entry = told.lock().unwrap().entries[0];
+            let generation = chunk(&entry).generation;
+            events.send(Event::Recorded { slot: entry.slot, generation, result: Ok(()) }).unwrap();
+            is_nowhere(&mut rig);
+        }
+        assert_eq!(rig.poll(), [TierCompletion::done(job)]);
+        assert_eq!(rig.events(), [(EventKind::Stored, keys([1]))]);
+        rig.get(2, &[1], &[]);
+    }
 }
 
+/// B40: what could not be recorded was announced to nobody, has left its room, and can come again.
+#[test]
+fn a_durable_write_whose_record_fails_is_failed() {
+    let options = NvmeOptions { record_events: true, ..options(4, true) };
+    let Heard { mut rig, told, events } = rig(options, Recovered::default());
+    for (nth, is_safe) in [false, true].into_iter().enumerate() {
+        let job = rig.write(1, &[1]);
+        rig.run_all(&[]);
+        assert_eq!(rig.poll(), []);
+        let entry = told.lock().unwrap().entries[nth];
+        let (slot, generation) = (entry.slot, chunk(&entry).generation);
+        let result = if is_safe { Ok(()) } else { Err(io::Error::from_raw_os_error(5)) };
+        events.send(Event::Recorded { slot, generation, result }).unwrap();
+        let (failed, told) =
+            if is_safe { (vec![], vec![(EventKind::Stored, keys([1]))]) } else { (keys([1]), vec![]) };
+        assert_eq!(rig.poll(), [TierCompletion::except(job, failed)]);
+        assert_eq!(rig.events(), told);
+        let stats = rig.store.stats();
+        let expected = (1, 4 - u32::from(is_safe), 0);
+        assert_eq!((stats.record_errors, stats.counts.free, stats.counts.quarantined), expected);
+    }
+    rig.get(2, &[1], &[]);
+}
+
+/// B49: of a sync that fails nothing is believed, and what is there can still be read.
 #[test]
 fn a_failed_sync_is_one_error_however_many_records_it_costs() {
     let Heard { mut rig, told, events } = rig(options(32, true), Recovered::default());
@@ -224,6 +263,7 @@ fn recovered(ns: &[u64]) -> Recovered {
     Recovered { chunks: chunks.collect(), ..Recovered::default() }
 }
 
+/// B04: what was there before is older than what comes, in the order that it had.
 #[test]
 fn chunks_that_were_recovered_are_there_and_go_in_their_order() {
     for policy in ["lru", "arc", "slru", "aslru", "ylru", "s3fifo", "fifo"] {
@@ -255,6 +295,7 @@ fn a_store_that_is_closed_hands_its_eviction_order_over() {
     assert_eq!(told.lock().unwrap().order, Some(expected), "the tail goes first");
 }
 
+/// B65: a step that fails is told, and the others are done.
 #[test]
 fn a_store_whose_index_fails_says_so_when_it_is_closed() {
     let Heard { rig, told, .. } = rig(options(4, false), Recovered::default());

@@ -2,7 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use kvo_core::{JobId, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob};
+use kvo_core::{
+    JobId, RequestContext, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob, TierLookup,
+};
 use kvo_cpu::{HostRegion, RegionOptions};
 
 use super::{content, key};
@@ -109,6 +111,7 @@ fn a_store_that_was_closed_has_all_its_chunks_again_in_their_order() {
     }
 }
 
+/// B04 and B50: in the order that it had, the oldest first.
 #[test]
 fn a_store_that_was_never_closed_has_what_it_recorded() {
     for engine in ENGINES {
@@ -116,15 +119,8 @@ fn a_store_that_was_never_closed_has_what_it_recorded() {
         let mut open = Open::new(NvmeOptions { durable: true, ..options(dir.path(), engine) });
         open.request(1, &[1, 2, 3, 4]);
         open.request(2, &[5, 6]);
-        // As if the process had died: nothing is closed, and only the locks are let go.
-        for file in &open.store.files_for_tests() {
-            rustix::fs::flock(&**file, rustix::fs::FlockOperation::Unlock).unwrap();
-        }
         let copy = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(dir.path()).unwrap() {
-            let path = entry.unwrap().path();
-            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
-        }
+        copy_unclosed(&open, dir.path(), copy.path());
 
         let mut again = Open::new(options(copy.path(), engine));
         let report = again.store.recovery();
@@ -132,6 +128,66 @@ fn a_store_that_was_never_closed_has_what_it_recorded() {
         // The older request goes first, its tail before its head.
         again.request(3, &[11, 12, 13, 14, 15]);
         assert_eq!(again.run(4, TierDirection::Read, &[1, 2, 3, 4, 5, 6]), [2, 3, 4]);
+    }
+}
+
+/// B50 and B56: what a killed store has is known when it is opened again, counted once, and goes before what comes; a
+/// record that cannot be read is counted as that.
+#[test]
+fn a_killed_store_knows_what_it_has_and_counts_nothing_twice() {
+    for (engine, is_damaged) in [(0, false), (1, false), (0, true)].map(|(nth, bad)| (ENGINES[nth], bad)) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut open = Open::new(NvmeOptions { durable: true, ..options(dir.path(), engine) });
+        open.request(1, &[1, 2, 3, 4]);
+        open.request(2, &[5, 6, 7]);
+        let copy = tempfile::tempdir().unwrap();
+        copy_unclosed(&open, dir.path(), copy.path());
+        if is_damaged {
+            let index = copy.path().join(crate::INDEX_FILE_NAME);
+            let mut bytes = std::fs::read(&index).unwrap();
+            let records = bytes[8192..].chunks_mut(128);
+            let last = records.take(8).filter(|record| record[0] == 1).last().unwrap();
+            last[60] ^= 1;
+            std::fs::write(&index, &bytes).unwrap();
+        }
+
+        let mut again = Open::new(options(copy.path(), engine));
+        let num_lost = u32::from(is_damaged);
+        let report = again.store.recovery();
+        assert_eq!((report.chunks, report.damaged_records), (7 - num_lost, num_lost));
+        let check_counts = |again: &Open, num_chunks: u32| {
+            let counts = again.store.counts();
+            assert!(counts.add_up(), "{counts:?}");
+            assert_eq!((counts.evictable, counts.free), (num_chunks, 8 - num_chunks), "{counts:?}");
+        };
+        check_counts(&again, 7 - num_lost);
+        let is_there = |again: &mut Open, n| again.store.lookup(RequestId(9), &key(n)) == TierLookup::Hit;
+        let there: Vec<u64> = (1..8).filter(|n| is_there(&mut again, *n)).collect();
+        assert_eq!(there.len(), 7 - num_lost as usize);
+        // Some are written once more.
+        again.request(3, &there[3..]);
+        check_counts(&again, 7 - num_lost);
+        assert_eq!(again.run(4, TierDirection::Read, &there[3..]), []);
+        // New ones take what is free, and then the room of the oldest, their tail first.
+        again.request(5, &(11..12 + u64::from(num_lost)).collect::<Vec<_>>());
+        check_counts(&again, 8);
+        again.request(6, &[21, 22]);
+        check_counts(&again, 8);
+        let left: Vec<u64> = (1..8).filter(|n| is_there(&mut again, *n)).collect();
+        assert_eq!(left, [&there[..1], &there[3..]].concat());
+        assert_eq!(again.run(7, TierDirection::Read, &left), []);
+    }
+}
+
+/// Copies the files of a store as they are, as if its process had died: nothing is closed, and only the locks are let
+/// go.
+fn copy_unclosed(open: &Open, from: &Path, to: &Path) {
+    for file in &open.store.files_for_tests() {
+        rustix::fs::flock(&**file, rustix::fs::FlockOperation::Unlock).unwrap();
+    }
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
     }
 }
 

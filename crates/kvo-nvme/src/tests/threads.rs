@@ -197,6 +197,7 @@ fn a_wait_ends_with_the_first_job_and_does_not_begin_where_nothing_is_in_flight(
     assert_eq!(polled(&mut store), [TierCompletion::done(JobId(2))]);
 }
 
+/// B34 and B65: the memory is let go when nothing touches it any more.
 #[test]
 fn a_dropped_store_finishes_what_is_queued_and_then_lets_the_memory_go() {
     let dir = tempfile::tempdir().unwrap();

@@ -173,6 +173,7 @@ fn so_many_flipped_records_are_so_many_misses() {
     rig.close();
 }
 
+/// B53: the bytes of another chunk, whole as they are, are no hit.
 #[test]
 fn payloads_that_have_changed_places_are_misses() {
     for engine in engines() {
@@ -271,6 +272,7 @@ fn without_a_superblock_or_a_header_nothing_is_opened() {
     closed.check_refused(|error| matches!(error, OpenError::Damaged { damage: FileDamage::Header(_), .. }));
 }
 
+/// B14: each of them once.
 #[test]
 fn a_file_that_is_cut_while_the_store_is_open_costs_the_chunks_behind_the_cut() {
     for engine in engines() {

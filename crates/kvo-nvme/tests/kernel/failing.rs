@@ -98,6 +98,7 @@ fn a_device_that_fails_too_often_is_left_alone_and_tried_later() {
     );
 }
 
+/// B47: and what cannot be written is a failure of that write alone.
 #[test]
 fn a_file_system_that_becomes_read_only_can_still_be_read() {
     for engine in engines() {
@@ -121,6 +122,7 @@ fn a_file_system_that_becomes_read_only_can_still_be_read() {
     }
 }
 
+/// B14: files that somebody else has deleted are no endless tries.
 #[test]
 fn a_store_whose_directory_was_removed_works_to_its_end() {
     for engine in engines() {
@@ -141,6 +143,7 @@ fn a_store_whose_directory_was_removed_works_to_its_end() {
     }
 }
 
+/// B62: two processes never write one store.
 #[test]
 fn a_store_that_another_process_has_is_in_use_until_that_is_killed() {
     const TEST: &str = "a_store_that_another_process_has_is_in_use_until_that_is_killed";

@@ -30,11 +30,13 @@ use rustix::time::{ClockId, clock_gettime};
 use self::{books::Books, child::write_until_killed};
 use crate::rig::{Found, LONG, Rng, child, content, engines, key, options, read_all, told};
 
+/// B50.
 #[test]
 fn what_was_written_before_a_kill_is_there_again() {
     check(OwedFrom::Record, 50, "what_was_written_before_a_kill_is_there_again");
 }
 
+/// B50, to the last chunk.
 #[test]
 fn what_was_durable_before_a_kill_is_there_again_to_the_last_chunk() {
     check(OwedFrom::Start, 20, "what_was_durable_before_a_kill_is_there_again_to_the_last_chunk");

@@ -34,6 +34,7 @@ fn fill(path: &Path) {
     let _ = file.sync_all();
 }
 
+/// B49: the room is taken when a store is made, or it is not made.
 #[test]
 fn too_little_room_is_told_with_numbers_and_leaves_nothing_behind() {
     let Some((_dir, mount)) = small_ext4(64) else { return };
@@ -69,6 +70,7 @@ fn a_store_that_may_be_smaller_takes_what_there_is_and_works() {
     assert_eq!(rig.get(end - 500..end).misses, []);
 }
 
+/// B49: what others take has been taken from nobody.
 #[test]
 fn a_store_has_its_room_when_the_rest_of_the_file_system_is_full() {
     for engine in engines() {
@@ -88,7 +90,40 @@ fn a_store_has_its_room_when_the_rest_of_the_file_system_is_full() {
     }
 }
 
-/// An image on a file system that has less room than the image says: the device below is out of blocks.
+/// B49: of two stores that ask for more than there is the second is refused, or takes what is left; and then both write
+/// for ever, as the room of each is its own.
+#[test]
+fn two_stores_on_one_file_system_have_their_room_each() {
+    for engine in engines() {
+        let Some((_dir, mount)) = small_ext4(48) else { return };
+        let capacity = 28 * CHUNKS_PER_MIB;
+        let of = |name| NvmeOptions { engine, ..options(mount.subdir(name), capacity) };
+        let mut first = Rig::open(&of("first"));
+        let second = of("second");
+        let error = NvmeStore::open_without_memory(second.clone()).unwrap_err();
+        let OpenError::NoRoom { needed_bytes, available_bytes, .. } = error else { panic!("{error:?}") };
+        assert!(needed_bytes > available_bytes && available_bytes < 20 * MIB, "{error:?}");
+        let mut second = Rig::open(&NvmeOptions { if_no_room: IfNoRoom::Shrink, ..second });
+        let smaller = second.store.capacity_chunks();
+        assert!((4 * CHUNKS_PER_MIB..capacity).contains(&smaller), "{smaller}");
+        // More than either has room for.
+        let end = u64::from(capacity + 256);
+        for start in (0..end).step_by(256) {
+            for rig in [&mut first, &mut second] {
+                assert_eq!(rig.put(start..start + 256).misses, []);
+            }
+        }
+        for rig in [&mut first, &mut second] {
+            assert_eq!(rig.get(end - 200..end).misses, []);
+            let stats = rig.store.stats();
+            assert_eq!((stats.state, stats.write_errors), (TierState::Up, 0));
+            assert!(stats.chunks_evicted > 0, "{stats:?}");
+        }
+    }
+}
+
+/// B49, where blocks were promised that there are not: an image on a file system that has less room than the image
+/// says.
 #[test]
 fn a_thin_device_that_is_full_makes_the_tier_read_only_until_there_is_room() {
     for engine in engines() {

@@ -315,6 +315,7 @@ fn run_documents(seed: u64, rng: &mut Rng) -> Result<(usize, usize), String> {
     Ok((there.len(), refused))
 }
 
+/// B05: what is in the store is closed towards the head.
 #[test]
 fn what_is_let_in_never_lies_behind_what_was_refused() {
     let chosen =

@@ -9,6 +9,7 @@ use rustix::{
 
 use super::*;
 
+/// B34: more than the kernel may have at once; each is reported once.
 #[test]
 fn a_stop_ends_what_was_taken_and_takes_no_more() {
     over_each(|kind| {
@@ -27,6 +28,7 @@ fn a_stop_ends_what_was_taken_and_takes_no_more() {
     });
 }
 
+/// B34: what is put there after a stop stays.
 #[test]
 fn nothing_touches_the_memory_after_a_stop() {
     over_each(|kind| {
@@ -58,6 +60,7 @@ fn nothing_touches_the_memory_after_a_stop() {
     });
 }
 
+/// B34 and B65: the memory stays as long as anything runs, though its owner is gone.
 #[test]
 fn a_stop_that_cannot_wait_leaves_the_rest_to_end_by_itself() {
     over_each(|kind| {
@@ -82,6 +85,7 @@ fn a_stop_that_cannot_wait_leaves_the_rest_to_end_by_itself() {
     });
 }
 
+/// B64 and B65: a thread that dies says so with every chunk that it had, and with every one that comes.
 #[test]
 fn a_thread_that_panics_fails_what_it_has_and_no_other_device() {
     for checksum_threads in [1, 2] {

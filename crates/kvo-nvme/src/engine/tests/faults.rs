@@ -22,6 +22,7 @@ fn other_bytes_than_were_written_are_noticed() {
     });
 }
 
+/// B32: a read that ends with nothing is a failure, wherever it ends.
 #[test]
 fn the_end_of_a_file_that_was_cut_is_an_error() {
     over_each(|kind| {

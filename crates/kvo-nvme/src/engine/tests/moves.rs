@@ -62,6 +62,60 @@ fn chunks_of_any_length_are_moved_through_the_page_cache() {
     }
 }
 
+/// B38: chunks below, across and beyond where an offset fits 31 bits, and 32.
+#[test]
+fn bytes_beyond_4_gib_of_a_file_come_back() {
+    over_each(|kind| {
+        // Of 17 pages, so that one lies across each border.
+        let chunk_bytes = 17 * 4096;
+        let capacity = u32::try_from((5_u64 << 30) / chunk_bytes).unwrap();
+        let mut rig = Rig::sized(kind, 1, capacity, 8, |options| options.chunk_bytes = chunk_bytes).unwrap();
+        let slots = [1_u64 << 31, 1 << 32].into_iter().flat_map(|border| {
+            let across = u32::try_from((border - DATA_START) / chunk_bytes).unwrap();
+            let at = rig.geometry.place(across).offset;
+            assert!(at < border && at + chunk_bytes > border);
+            [across - 1, across, across + 1]
+        });
+        let slots: Vec<u32> = slots.collect();
+        let bytes_of = |slot: u32| content(u64::from(slot), usize::try_from(chunk_bytes).unwrap());
+        let mut sums = Vec::new();
+        for &slot in &slots {
+            rig.fill(0, &bytes_of(slot));
+            sums.push(rig.write(0, slot, tenant(u64::from(slot))));
+        }
+        for (&slot, &checksum) in slots.iter().zip(&sums) {
+            rig.run(1, slot, tenant(u64::from(slot)), Action::Read { checksum }).unwrap();
+            assert_eq!(rig.bytes(1), bytes_of(slot), "slot {slot}");
+        }
+        rig.stop();
+    });
+}
+
+/// B38: what is longer than one transfer may be goes in several, and comes whole.
+#[test]
+fn chunks_around_the_length_of_one_transfer_come_whole() {
+    const LIMIT: u64 = 8192;
+    over_each(|kind| {
+        for chunk_bytes in [LIMIT - 1, LIMIT, LIMIT + 1, 3 * LIMIT, 3 * LIMIT + 1] {
+            if kind.direct && !chunk_bytes.is_multiple_of(4096) {
+                continue;
+            }
+            let change = |options: &mut NvmeOptions| {
+                options.chunk_bytes = chunk_bytes;
+                options.write_bytes_max = LIMIT;
+                options.write_bytes_while_reading_max = LIMIT;
+            };
+            let mut rig = Rig::try_new(kind, 1, 2, change).unwrap();
+            let bytes = content(chunk_bytes, usize::try_from(chunk_bytes).unwrap());
+            rig.fill(0, &bytes);
+            let sum = rig.write(0, 1, tenant(1));
+            rig.run(3, 1, tenant(1), Action::Read { checksum: sum }).unwrap();
+            assert_eq!(rig.bytes(3), bytes, "{chunk_bytes} bytes");
+            rig.stop();
+        }
+    });
+}
+
 /// Slots of a file and what is in them: the number of the content, and its checksum.
 type Written = HashMap<u32, (u64, u64)>;
 

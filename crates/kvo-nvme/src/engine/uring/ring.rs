@@ -360,6 +360,7 @@ mod tests {
         Transfer { way: Way::Read, on: On::Wake, offset: 0, range: 0..8, buffer, state }
     }
 
+    /// B34: the transfer that the kernel has owns its buffer.
     #[test]
     fn a_slot_is_claimed_until_its_own_completion() {
         let doorbell = Doorbell::new().unwrap();
@@ -378,6 +379,7 @@ mod tests {
         assert_eq!(ring.num_inflight(), 0);
     }
 
+    /// B34: rather leaked than given to somebody else under I/O.
     #[test]
     fn a_ring_that_ends_under_io_keeps_the_slot_and_the_memory_for_ever() {
         let doorbell = Doorbell::new().unwrap();
@@ -390,6 +392,7 @@ mod tests {
         assert!(Arc::strong_count(&memory) > 1, "the mapping stays when all others let go");
     }
 
+    /// B32: completions are matched by number and generation, and strange ones end nothing.
     #[test]
     fn a_completion_with_a_wrong_tag_is_counted_and_ends_nothing() {
         let doorbell = Doorbell::new().unwrap();

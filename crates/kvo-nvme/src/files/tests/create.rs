@@ -139,6 +139,7 @@ fn a_store_may_move_to_other_directories() {
     assert_eq!((files.index.superblock.id, files.index.superblock.epoch), (id, 3));
 }
 
+/// B47: giving blocks changes no byte that is there.
 #[test]
 fn a_file_that_lost_its_zeros_gets_its_blocks_back() {
     let rig = Rig::new(1);
@@ -158,6 +159,7 @@ fn a_file_that_lost_its_zeros_gets_its_blocks_back() {
     assert!(fs::read(rig.data(0)).unwrap() == bytes);
 }
 
+/// B62: a half-made store is never taken for one, and the next who comes makes it whole.
 #[test]
 fn an_interrupted_creation_is_finished_without_a_question() {
     for num_devices in [1, 3] {
@@ -256,18 +258,21 @@ fn every_block_is_written_when_that_is_asked_for() {
     assert_eq!(data, Ok(files.geometry.file_bytes(0)));
 }
 
+/// B47: a file system without direct I/O is used through the page cache.
 #[test]
 fn direct_io_is_tried_before_it_is_used() {
-    struct Refuses;
+    struct Refuses(rustix::io::Errno);
     impl System for Refuses {
         fn make_direct(&self, _: &File) -> io::Result<()> {
-            Err(io::ErrorKind::InvalidInput.into())
+            Err(self.0.into())
         }
     }
     let rig = Rig::new(2);
-    let files = open_with(&rig.options, rig.geometry(), true, &Refuses).unwrap();
-    assert!(!files.direct);
-    drop(files);
+    for errno in [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP, rustix::io::Errno::PERM] {
+        let files = open_with(&rig.options, rig.geometry(), true, &Refuses(errno)).unwrap();
+        assert!(!files.direct);
+        check_whole(&files);
+    }
     let files = open(&rig.options, rig.geometry(), true).unwrap();
     let flag =
         |data: &DataFile| rustix::fs::fcntl_getfl(&data.file).unwrap().contains(rustix::fs::OFlags::DIRECT);
@@ -294,11 +299,13 @@ fn file_systems_that_copy_on_write_are_told() {
     }
 }
 
+/// B47: of a system that gives no blocks only what says that it cannot is passed over.
 #[test]
 fn a_file_that_was_made_for_nothing_is_removed() {
-    struct Broken(rustix::io::Errno, Cell<u32>);
+    use rustix::io::Errno;
+    struct Broken(Errno, Cell<u32>);
     impl System for Broken {
-        fn allocate(&self, file: &File, bytes: u64) -> Result<(), rustix::io::Errno> {
+        fn allocate(&self, file: &File, bytes: u64) -> Result<(), Errno> {
             if self.1.get() == 0 {
                 return Err(self.0);
             }
@@ -308,10 +315,12 @@ fn a_file_that_was_made_for_nothing_is_removed() {
     }
     for num_good in 0..3 {
         let rig = Rig::new(2);
-        let error = rig.open_on(&Broken(rustix::io::Errno::IO, Cell::new(num_good))).unwrap_err();
-        assert!(matches!(error, OpenError::Io { operation: "allocate", .. }), "{error}");
-        assert_eq!(rig.files(), [], "after {num_good} files");
-        let error = rig.open_on(&Broken(rustix::io::Errno::NOSPC, Cell::new(num_good))).unwrap_err();
+        for errno in [Errno::IO, Errno::INVAL, Errno::PERM, Errno::NOMEM] {
+            let error = rig.open_on(&Broken(errno, Cell::new(num_good))).unwrap_err();
+            assert!(matches!(error, OpenError::Io { operation: "allocate", .. }), "{error}");
+            assert_eq!(rig.files(), [], "after {num_good} files");
+        }
+        let error = rig.open_on(&Broken(Errno::NOSPC, Cell::new(num_good))).unwrap_err();
         assert!(matches!(error, OpenError::NoRoom { .. }), "{error}");
         assert_eq!(rig.files(), [], "after {num_good} files");
     }
@@ -323,25 +332,34 @@ fn a_file_that_was_made_for_nothing_is_removed() {
     assert_eq!(rig.files().len(), 3, "it was there before");
 }
 
+/// B47: a file system or a kernel without `fallocate`.
 #[test]
 fn without_fallocate_every_block_is_written() {
-    struct NoFallocate;
-    impl System for NoFallocate {
-        fn allocate(&self, _: &File, _: u64) -> Result<(), rustix::io::Errno> {
-            Err(rustix::io::Errno::OPNOTSUPP)
-        }
+    check_without_fallocate(&NoFallocate(rustix::io::Errno::OPNOTSUPP));
+    check_without_fallocate(&NoFallocate(rustix::io::Errno::NOSYS));
+}
+
+struct NoFallocate(rustix::io::Errno);
+
+impl System for NoFallocate {
+    fn allocate(&self, _: &File, _: u64) -> Result<(), rustix::io::Errno> {
+        Err(self.0)
     }
+}
+
+#[track_caller]
+fn check_without_fallocate(system: &NoFallocate) {
     let mut rig = Rig::new(2);
-    let files = rig.open_on(&NoFallocate).unwrap();
+    let files = rig.open_on(system).unwrap();
     check_whole(&files);
     write_record(&files, 1, record(&files, 1));
     drop(files);
-    let files = rig.open_on(&NoFallocate).unwrap();
+    let files = rig.open_on(system).unwrap();
     assert_eq!(slots(&files), [1]);
     drop(files);
     rig.options.capacity_chunks = 8;
     rig.options.if_other = IfOther::Empty;
-    let files = rig.open_on(&NoFallocate).unwrap();
+    let files = rig.open_on(system).unwrap();
     check_whole(&files);
     assert!(files.recovered.chunks.is_empty());
 }

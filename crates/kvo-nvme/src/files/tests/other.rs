@@ -16,6 +16,7 @@ fn check_other(change: impl Fn(&mut NvmeOptions), field: &str) {
     rig.open().unwrap();
 }
 
+/// B55: what was stored under other weights has another fingerprint, and is not opened.
 #[test]
 fn a_store_with_other_options_is_refused_or_emptied() {
     check_other(|options| options.chunk_bytes = 5001, "chunk_bytes");
@@ -137,6 +138,40 @@ fn a_store_in_use_is_refused_whatever_is_wanted() {
     drop(first);
 }
 
+/// B62: of many who make or open a store at once one has it, and nobody ever finds half of one.
+#[test]
+fn of_many_who_open_a_store_at_once_each_has_it_alone() {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    };
+    let rig = Rig::new(2);
+    let (inside, epochs) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    let files = loop {
+                        match rig.open() {
+                            Ok(files) => break files,
+                            Err(OpenError::InUse { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    };
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two have it");
+                    check_whole(&files);
+                    epochs.lock().unwrap().push(files.index.superblock.epoch);
+                    inside.fetch_sub(1, SeqCst);
+                }
+            });
+        }
+    });
+    let mut epochs = epochs.into_inner().unwrap();
+    epochs.sort_unstable();
+    assert_eq!(epochs, (1..=40).collect::<Vec<_>>(), "each opening has an epoch of its own");
+}
+
+/// B62.
 #[test]
 fn a_store_in_use_by_another_process_is_refused() {
     use std::{
@@ -199,6 +234,7 @@ fn directories_are_there_and_differ() {
     assert!(matches!(rig.refused(), OpenError::NotADirectory { .. }));
 }
 
+/// B47: a file system that may only be read, and a directory of somebody else.
 #[test]
 fn a_directory_that_takes_no_files_is_named() {
     // Nobody, root included, makes files here: no permission, or a read-only mount.

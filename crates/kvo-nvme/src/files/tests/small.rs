@@ -1,6 +1,6 @@
 //! Too little room: refused with the numbers, or a smaller store.
 
-use std::process::Command;
+use std::{cell::Cell, process::Command};
 
 use rustix::io::Errno;
 
@@ -143,6 +143,50 @@ fn room_that_ends_midway_leaves_an_emptied_store_unfinished() {
     assert!(lengths(&rig).iter().zip(&before).all(|(now, before)| now <= before));
     rig.options.if_other = IfOther::Refuse;
     check_whole(&rig.open().unwrap());
+}
+
+/// A file system on which somebody else has files, too.
+struct Shared {
+    left: Cell<u64>,
+}
+
+impl System for Shared {
+    fn space(&self, _: &Path) -> Result<Space, Errno> {
+        Ok(Space { available_bytes: self.left.get(), total_bytes: TOTAL_BYTES })
+    }
+
+    fn allocate(&self, file: &File, bytes: u64) -> Result<(), Errno> {
+        let has = file.metadata().map_or(0, |metadata| metadata.blocks() * 512);
+        let left = self.left.get().checked_sub(bytes.saturating_sub(has)).ok_or(Errno::NOSPC)?;
+        Real.allocate(file, bytes)?;
+        self.left.set(left);
+        Ok(())
+    }
+}
+
+/// B49: two stores of eight tenths of a file system. What the first was given is its own, and the second knows it.
+#[test]
+fn of_two_stores_that_do_not_fit_the_second_is_refused_or_made_smaller() {
+    let [first, mut second] = [(); 2].map(|()| {
+        let mut rig = Rig::new(1);
+        rig.options.capacity_chunks = 4000;
+        rig
+    });
+    let needed = index_bytes(4000) + first.geometry().file_bytes(0);
+    let disk = Shared { left: Cell::new(needed / 8 * 10) };
+    let files = first.open_on(&disk).unwrap();
+    check_whole(&files);
+    let left = disk.left.get();
+    let error = second.open_on(&disk).unwrap_err();
+    let OpenError::NoRoom { needed_bytes, available_bytes, .. } = error else { panic!("{error}") };
+    assert_eq!((needed_bytes, available_bytes), (needed, left));
+    assert_eq!((second.files(), disk.left.get()), (vec![], left));
+    second.options.if_no_room = IfNoRoom::Shrink;
+    let smaller = second.open_on(&disk).unwrap();
+    check_whole(&smaller);
+    assert!((500..1000).contains(&smaller.geometry.capacity), "{}", smaller.geometry.capacity);
+    assert!(disk.left.get() >= TOTAL_BYTES / 100, "{}", disk.left.get());
+    check_whole(&files);
 }
 
 /// A small file system in a file, mounted as long as it lives.

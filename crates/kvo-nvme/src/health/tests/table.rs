@@ -101,6 +101,7 @@ fn faults(row: &str) -> Vec<Fault> {
     }
 }
 
+/// B47 and B49: every error at every task.
 #[test]
 fn the_table_in_the_docs_is_what_the_code_does() {
     let rows = rows();

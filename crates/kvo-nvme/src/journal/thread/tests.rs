@@ -409,6 +409,7 @@ fn a_batch_that_cannot_be_written_is_one_error_and_each_kind_is_told() {
     }
 }
 
+/// B40: the bytes are safe before their record is.
 #[test]
 fn a_record_is_not_written_before_its_payload_is_safe() {
     let mut rig = Rig::new(true);
@@ -488,6 +489,7 @@ fn a_journal_that_is_dropped_writes_what_it_has() {
     assert_eq!(disk.state().calls, [write(1, 1), write(3, 1)]);
 }
 
+/// B64: a thread that dies says so, and with every record that comes.
 #[test]
 fn a_panic_fails_its_batch_and_all_that_follow() {
     for durable in [false, true] {
@@ -620,6 +622,7 @@ fn an_idle_journal_sleeps() {
     }
 }
 
+/// B65: an end takes no longer than it may.
 #[test]
 fn a_close_gives_a_disk_that_hangs_up_and_leaves_it_the_file() {
     let mut rig = Rig::new(false);
