@@ -193,6 +193,20 @@ pub enum WorkerError {
         /// What the device calls it.
         attached: RegionId,
     },
+    /// The device's host memory has fewer slots than the plans may name, or shorter ones.
+    #[error(
+        "plans name {num_slots} slots of {slot_bytes} bytes, and the device has {of_device} of {bytes_of_device}"
+    )]
+    HostMemory {
+        /// Slots of the manager.
+        num_slots: u32,
+        /// Bytes of each.
+        slot_bytes: u64,
+        /// Slots that the device was built over.
+        of_device: u32,
+        /// Bytes of each.
+        bytes_of_device: u64,
+    },
     /// The layout and the slots do not fit.
     #[error(transparent)]
     Geometry(#[from] GeometryError),

@@ -7,7 +7,7 @@ use std::{
 
 use hashbrown::HashMap;
 use kvo_core::{
-    ComputePoint, CopyOp, DeviceBackend, DeviceSpan, DrainError, Fence, MarkOrder, StreamHandle,
+    ComputePoint, CopyOp, DeviceBackend, DeviceInfo, DeviceSpan, DrainError, Fence, MarkOrder, StreamHandle,
     SubmitErrorReason, Ticket, Transfer, TransferClass, TransferCompletion, TransferFailure,
 };
 use kvo_cuda::{BlockLayout, ChunkBlocks, CopyPlanner, LayerMarks, PlanError, PlanOptions};
@@ -117,7 +117,8 @@ struct Queued {
 
 impl<D: DeviceBackend> Worker<D> {
     /// A worker on a device to which nothing is attached yet: attaches `caches`, of which the layout's regions are in order,
-    /// and plans between them and `num_slots` slots of `slot_bytes` each.
+    /// and plans between them and `num_slots` slots of `slot_bytes` each: those of the manager, all of which the device
+    /// must have.
     ///
     /// # Errors
     /// [`WorkerError`] names the cache or the size that does not fit.
@@ -128,6 +129,10 @@ impl<D: DeviceBackend> Worker<D> {
         (num_slots, slot_bytes): (u32, u64),
         options: WorkerOptions,
     ) -> Result<Self, WorkerError> {
+        let DeviceInfo { num_slots: of_device, slot_bytes: bytes_of_device, .. } = *device.info();
+        if of_device < num_slots || bytes_of_device < slot_bytes {
+            return Err(WorkerError::HostMemory { num_slots, slot_bytes, of_device, bytes_of_device });
+        }
         let regions = layout.regions();
         if regions.len() != caches.len() {
             return Err(WorkerError::NumberOfCaches { caches: caches.len(), regions: regions.len() });

@@ -7,7 +7,7 @@ use std::{
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, PrefixMatch,
-    RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
+    RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerError, WorkerOptions, WorkerReport,
 };
 use kvo_core::{
     AttachError, BlockId, ChunkLayout, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan,
@@ -134,6 +134,73 @@ fn who_waits_for_a_layer_of_a_load_that_waits_itself_gets_on() {
     }
 }
 
+/// B25: a preempted request's blocks are others' at once, and what is stored of them is what was in them before.
+#[test]
+fn blocks_of_a_preempted_request_are_stored_as_they_were() {
+    let (mut plans, host) = (Plans::new(), region());
+    let (mut worker, cache) = host_worker(host.clone(), HostDeviceOptions::default(), None);
+    let stream = worker.device().compute().clone();
+    let address = cache.address() + 3 * u64::from(CHUNK);
+    let gate = Gate::default();
+    let kernel = gate.clone();
+    stream.launch(move |_| kernel.pass()).unwrap();
+    stream.launch_write(address, vec![1; CHUNK as usize]).unwrap();
+    // Its store waits for compute that has not come to an end when the request is preempted.
+    let first = plans.store(1, 1, 3);
+    worker.start_stores(&first, stream.point());
+    plans.begin(2, 2, CHUNK);
+    let new_blocks: [&[_]; 1] = [&[Some(BlockId(3))]];
+    let of = |request| Scheduled {
+        request: RequestId(request),
+        kept_blocks: &[],
+        new_blocks: &new_blocks,
+        computed: 0,
+        settled: CHUNK,
+    };
+    let step = StepInput { preempted: &[RequestId(1)], scheduled: &[of(2)] };
+    let second = plans.0.build_step(&step).unwrap();
+    let mut wait_for = second.wait_for.clone();
+    assert_eq!(wait_for, [first.stores[0].copy]);
+    wait_for = worker.order_behind(&wait_for, stream.handle()).unwrap();
+    gate.open();
+    while !wait_for.is_empty() {
+        wait_for = worker.order_behind(&wait_for, stream.handle()).unwrap();
+    }
+    stream.launch_write(address, vec![2; CHUNK as usize]).unwrap();
+    worker.start_stores(&second, stream.point());
+    worker.drain(LONG).unwrap();
+    let mut reports = Vec::new();
+    worker.poll(&mut reports);
+    for report in reports {
+        let WorkerReport::Ended { copy, result: CopyResult::Done, .. } = report else { panic!("{report:?}") };
+        plans.done(copy);
+    }
+    for (plan, expected) in [(&first, 1), (&second, 2)] {
+        let slot = plan.stores[0].chunks().next().unwrap().slot;
+        let mut found = Vec::new();
+        host.with_read(slot, &mut |bytes| found = bytes.to_vec()).unwrap();
+        assert_eq!(found, [expected; CHUNK as usize]);
+    }
+    // It computes anew, in other blocks, and its chunk is there.
+    let new_blocks: [&[_]; 1] = [&[Some(BlockId(5))]];
+    let again = Scheduled { new_blocks: &new_blocks, ..of(1) };
+    let plan = plans.0.build_step(&StepInput { preempted: &[], scheduled: &[again] }).unwrap();
+    assert_eq!((plan.stores.len(), plans.0.counts().evictable), (0, 2));
+}
+
+/// B43: a device with fewer slots than plans may name is refused with both numbers; one with more is not.
+#[test]
+fn a_worker_has_all_the_slots_that_plans_may_name() {
+    for (num_slots, slot_bytes, is_taken) in [(9, 16, false), (8, 17, false), (8, 16, true), (7, 16, true)] {
+        let device = HostDevice::new(HostDeviceOptions::default(), region()).unwrap();
+        let cache = device.alloc(8 * chunk().block_bytes()).unwrap();
+        let slots = (num_slots, slot_bytes);
+        let worker = Worker::new(device, &[cache], layout(), slots, WorkerOptions::default());
+        let refused = WorkerError::HostMemory { num_slots, slot_bytes, of_device: 8, bytes_of_device: 16 };
+        assert_eq!(worker.err(), (!is_taken).then_some(refused));
+    }
+}
+
 /// A device that times out at once, and holds on to everything.
 struct Holding {
     info: DeviceInfo,
@@ -196,7 +263,13 @@ impl DeviceBackend for Holding {
 fn holding(plans: &mut Plans) -> (Worker<Holding>, ComputePoint, CopyId) {
     let (other, cache) = host_worker(region(), HostDeviceOptions::default(), None);
     let point = other.device().compute().point();
-    let info = DeviceInfo { name: "holding".into(), ordinal: 0, id: OwnerId::unique() };
+    let info = DeviceInfo {
+        name: "holding".into(),
+        ordinal: 0,
+        id: OwnerId::unique(),
+        num_slots: 8,
+        slot_bytes: chunk().chunk_bytes(),
+    };
     let device = Holding { info, tickets: 0, done: Vec::new(), waits: 0 };
     let slots = (8, chunk().chunk_bytes());
     let mut worker = Worker::new(device, &[cache], layout(), slots, WorkerOptions::default()).unwrap();

@@ -55,6 +55,10 @@ pub struct DeviceInfo {
     pub ordinal: u32,
     /// Whose fences and streams it takes.
     pub id: OwnerId,
+    /// Slots of the host memory that it was built over.
+    pub num_slots: u32,
+    /// Bytes of each.
+    pub slot_bytes: u64,
 }
 
 /// A stretch of a device's memory in which an engine keeps blocks: a part of one allocation, or of several that lie side

@@ -170,17 +170,18 @@ impl HostDevice {
         clock: DeviceClock,
     ) -> Result<Self, HostDeviceError> {
         options.check()?;
+        let (num_slots, slot_bytes) = (host.num_slots(), host.slot_bytes() as u64);
         let queue = TransferQueue::new(QueueOptions {
             inflight_max: options.inflight_max,
             quantum_bytes: options.quantum_bytes,
-            ..QueueOptions::new(host.num_slots(), host.slot_bytes() as u64)
+            ..QueueOptions::new(num_slots, slot_bytes)
         });
         let id = OwnerId::unique();
         let mut core =
             Core::new(id, queue, Streams::new(id, options.pending_fences_max), options.detect_races);
         core.add_stream();
         let name = if options.link.is_some() { format!("{} (model)", options.name) } else { options.name };
-        let info = DeviceInfo { name, ordinal: 0, id };
+        let info = DeviceInfo { name, ordinal: 0, id, num_slots, slot_bytes };
         let memory = DeviceMemory::new(options.segment_bytes);
         let shared = Arc::new(Shared::new(info, memory, clock, core));
         Ok(Self {

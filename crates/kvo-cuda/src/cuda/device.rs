@@ -243,12 +243,14 @@ impl CudaDevice {
         Parts { streams, host, mut paths, near }: Parts,
     ) -> Result<Self, CudaError> {
         let name = format!("cuda:{}", options.ordinal);
-        let info = DeviceInfo { name, ordinal: options.ordinal, id: OwnerId::unique() };
+        let (num_slots, slot_bytes) = (host.memory().num_slots(), host.memory().slot_bytes() as u64);
+        let info =
+            DeviceInfo { name, ordinal: options.ordinal, id: OwnerId::unique(), num_slots, slot_bytes };
         let queue = TransferQueue::new(QueueOptions {
             inflight_max: options.inflight_max,
             window_bytes: options.window_bytes,
             quantum_bytes: options.quantum_bytes,
-            ..QueueOptions::new(host.memory().num_slots(), host.memory().slot_bytes() as u64)
+            ..QueueOptions::new(num_slots, slot_bytes)
         });
         let (fences, recorder) = (Fences::new(info.id), Recorder::new(options.fences_max));
         let stats = paths.news().expect("nobody asked for them before").clone();

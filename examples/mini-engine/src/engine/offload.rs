@@ -153,7 +153,7 @@ pub struct NoOffload;
 
 impl Offload for NoOffload {
     fn host(&self) -> Arc<dyn HostMemory> {
-        Arc::new(NoSlots)
+        Arc::new(UnusedSlot)
     }
 
     fn worker(
@@ -164,7 +164,7 @@ impl Offload for NoOffload {
     ) -> Result<Worker<HostDevice>, EngineError> {
         let layout = caches.layout(1)?;
         let slot_bytes = layout.groups().iter().map(kvo_cuda::GroupLayout::chunk_bytes).max().unwrap_or(0);
-        // A planner has a slot. As there are no plans, none is used.
+        // A planner has a slot. As there are no plans, it is not used.
         Ok(Worker::new(device, arenas, layout, (1, slot_bytes), WorkerOptions::default())?)
     }
 
@@ -199,24 +199,24 @@ impl Offload for NoOffload {
     }
 }
 
-/// Host memory without slots.
+/// A slot that is as long as any chunk, and that nobody can use.
 #[derive(Clone, Copy, Debug)]
-struct NoSlots;
+struct UnusedSlot;
 
-impl HostMemory for NoSlots {
+impl HostMemory for UnusedSlot {
     fn num_slots(&self) -> u32 {
-        0
+        1
     }
 
     fn slot_bytes(&self) -> usize {
-        0
+        u32::MAX as usize
     }
 
     fn with_read(&self, slot: SlotId, _: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
-        Err(SlotAccessError::OutOfRange { slot, num_slots: 0 })
+        Err(SlotAccessError::Busy { slot })
     }
 
     fn with_write(&self, slot: SlotId, _: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
-        Err(SlotAccessError::OutOfRange { slot, num_slots: 0 })
+        Err(SlotAccessError::Busy { slot })
     }
 }
