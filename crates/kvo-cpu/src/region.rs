@@ -368,13 +368,20 @@ fn populate_pieces(
     for result in results {
         match result {
             Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                return Ok(false);
-            }
+            Err(error) if cannot_populate(&error) => return Ok(false),
             Err(source) => return Err(RegionError::System { operation: "populate the host region", source }),
         }
     }
     Ok(true)
+}
+
+/// Whether the kernel does not know how, or a container keeps it from being asked, and not that it has no memory.
+fn cannot_populate(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS)
+    )
 }
 
 /// How much of `total` each of `threads` touches: whole huge pages.

@@ -84,6 +84,7 @@ fn check_refused_for_nothing(
     assert_eq!(allocations(|| (0..1_000).for_each(|_| refuse())), 0, "{kind}");
 }
 
+/// B60: nor does the offer that is refused for the thousandth time.
 #[test]
 fn a_refused_offer_allocates_nothing() {
     all_kinds().for_each(check_refusals);

@@ -55,7 +55,8 @@ fn complete_all<P: CachePolicy>(
 #[test]
 fn the_tail_goes_first_in_whatever_order_stores_and_loads_complete() {
     assert_eq!(orders().len(), 24);
-    for order in orders() {
+    let cases = orders().into_iter().flat_map(|order| [false, true].map(|is_reused| (order, is_reused)));
+    for (order, is_reused) in cases {
         for finish_before in 0..=4 {
             let mut manager = lru(4);
             let mut writer = begin(&mut manager, 1);
@@ -63,7 +64,7 @@ fn the_tail_goes_first_in_whatever_order_stores_and_loads_complete() {
             let tokens =
                 (1..=4).map(|n| offer(&mut manager, &mut writer, &[key(n)]).token).collect::<Vec<_>>();
             complete_all(&mut manager, &mut writer, tokens, order, finish_before, |m, t| stored(m, t));
-            if finish_before % 2 == 0 {
+            if is_reused {
                 let mut reader = begin(&mut manager, 2);
                 with_positions(&mut reader, 1..=4);
                 let tokens =
@@ -72,9 +73,37 @@ fn the_tail_goes_first_in_whatever_order_stores_and_loads_complete() {
                     loaded(m, t);
                 });
             }
-            assert_eq!(eviction_order(&mut manager), keys([4, 3, 2, 1]), "{order:?}, {finish_before}");
+            let what = format!("{order:?}, finished before {finish_before}, reused: {is_reused}");
+            assert_eq!(eviction_order(&mut manager), keys([4, 3, 2, 1]), "{what}");
         }
     }
+}
+
+/// B53: keys that agree in all but one byte, or in all but the group, are different chunks.
+#[test]
+fn keys_that_differ_in_one_byte_or_the_group_are_different_chunks() {
+    let mut manager = lru(64);
+    let mut req = begin(&mut manager, 1);
+    let first = key(1);
+    let others = (0..36).map(|at| {
+        let mut bytes = first.to_bytes();
+        bytes[at] ^= 1;
+        OffloadKey::from_bytes(bytes)
+    });
+    let all: Vec<OffloadKey> = std::iter::once(first).chain(others).collect();
+    let mut slots = Vec::new();
+    for key in &all {
+        assert_eq!(manager.lookup(&mut req, key), LookupResult::Miss, "{key:?}");
+        let job = offer(&mut manager, &mut req, &[*key]);
+        slots.extend(job.slots);
+        stored(&mut manager, job.token);
+    }
+    let job = load(&mut manager, &mut req, &all);
+    assert_eq!(job.slots, slots, "each has the slot that it was stored into");
+    loaded(&mut manager, job.token);
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), all.len());
 }
 
 /// B01, while the request still runs and its batches come in any order.

@@ -160,6 +160,37 @@ fn a_shared_region_is_one_memory_for_all_who_map_it() {
     check_filled(&second, 1, 8);
 }
 
+/// B47: memory that is found at first use is as good; memory that there is not is an error.
+#[test]
+fn a_kernel_that_cannot_populate_is_told_from_one_that_has_no_memory() {
+    use rustix::io::Errno;
+    let told = |errno: Errno| populate_pieces(0, 3 * HUGE_PAGE_BYTES, 2, &|_, _| Err(errno.into()));
+    for errno in [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::PERM, Errno::ACCESS] {
+        assert!(matches!(told(errno), Ok(false)), "{errno}");
+    }
+    for errno in [Errno::NOMEM, Errno::FAULT, Errno::HWPOISON] {
+        let Err(RegionError::System { operation, source }) = told(errno) else { panic!("{errno}") };
+        assert_eq!(
+            (operation, source.raw_os_error()),
+            ("populate the host region", Some(errno.raw_os_error()))
+        );
+    }
+    assert!(matches!(populate_pieces(0, 1, 2, &|_, _| Ok(())), Ok(true)));
+}
+
+/// B47: whoever maps a region later, and takes its pages ahead, changes no byte of it.
+#[test]
+fn populating_a_shared_region_leaves_its_bytes() {
+    let options = RegionOptions { prefault_threads: 2, ..RegionOptions::new(3, 1 << 20) };
+    let first = HostRegion::shared(&options).unwrap();
+    (0..3).for_each(|slot| fill(&first, slot, 7));
+    let fd = first.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    // SAFETY: the two mappings are used in turn, by this one thread.
+    let second = unsafe { HostRegion::attach(fd, &options) }.unwrap();
+    (0..3).for_each(|slot| check_filled(&second, slot, 7));
+}
+
+/// B43: whoever counts other slots is refused with both numbers.
 #[test]
 fn a_shared_region_of_another_size_or_unsealed_is_refused() {
     let region = HostRegion::shared(&small(2, 5000)).unwrap();
