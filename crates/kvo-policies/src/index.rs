@@ -447,6 +447,30 @@ mod tests {
         }
     }
 
+    /// B53: a hash is no key. Whoever owns the slots compares the keys, and finds those that others share a hash with.
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        const NUM_KEYS: usize = 20;
+        for hash in [0, 1, 0x5a5a, u64::MAX] {
+            let mut index = SlotIndex::new(20).unwrap();
+            let get = |index: &SlotIndex, nth: usize| index.get(hash, |slot| slot.0 as usize == nth);
+            let mut entries = Vec::new();
+            for (slot, nth) in (0..).zip(0..NUM_KEYS) {
+                assert_eq!(get(&index, nth), None, "the others of this hash are not this one");
+                entries.push(index.insert(hash, SlotId(slot)));
+            }
+            for (slot, nth) in (0..).zip(0..NUM_KEYS) {
+                assert_eq!(get(&index, nth), Some(SlotId(slot)));
+            }
+            let mut slots = [None; NUM_KEYS];
+            index.get_batch(&[hash; NUM_KEYS], &mut slots, |_| (), |nth, slot| slot.0 as usize == nth);
+            assert_eq!(slots, std::array::from_fn(|nth| Some(SlotId(u32::try_from(nth).unwrap()))));
+            // The first goes, the others stay.
+            index.remove(entries.remove(0));
+            assert_eq!((get(&index, 0), get(&index, 1)), (None, Some(SlotId(1))));
+        }
+    }
+
     /// Far more than a hash function ever puts into one bucket, so that searches go on and round the end.
     #[test]
     fn a_full_index_finds_keys_that_went_on_round_its_end() {

@@ -252,6 +252,7 @@ fn check_rounds(kind: PolicyKind, capacity: u32) {
     }
 }
 
+/// B59, for every call.
 #[test]
 fn looks_are_in_proportion_to_what_is_asked_for_among_a_million_chunks() {
     for kind in all_kinds() {
@@ -259,6 +260,7 @@ fn looks_are_in_proportion_to_what_is_asked_for_among_a_million_chunks() {
     }
 }
 
+/// B59, for every call.
 #[test]
 fn looks_are_in_proportion_to_what_is_asked_for_among_ten_thousand_chunks() {
     for kind in all_kinds() {
@@ -321,7 +323,8 @@ fn step_of_loads(world: &mut World) {
     }
 }
 
-/// No call of a large step looks at more than its own share, small ones between and behind included.
+/// B59, for every call. No call of a large step looks at more than its own share, small ones between and behind
+/// included.
 #[test]
 fn a_step_of_100_000_chunks_leaves_no_call_with_more_than_its_share() {
     for kind in all_kinds() {
