@@ -69,6 +69,7 @@ fn slots_of_new_chunks(
     job.slots
 }
 
+/// B13: a job that was given up frees its slots when its I/O has really stopped.
 #[test]
 fn a_late_read_is_a_miss_at_once_and_its_slot_is_used_for_nothing_until_it_is_released() {
     let (mut manager, world, mut req, job) = with_open_read();
@@ -183,6 +184,7 @@ fn releases_are_collected_where_reports_are() {
     assert_eq!(tier_stats(&manager).held_slots, 0, "every offer polls");
 }
 
+/// B22, for jobs that were given up before.
 #[test]
 fn a_reset_between_report_and_release_keeps_the_slot_parked() {
     for is_read in [true, false] {

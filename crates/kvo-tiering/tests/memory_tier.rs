@@ -169,12 +169,39 @@ fn a_full_tier_evicts_the_oldest_chunk_and_says_so() {
     assert_eq!(get(&bed.region, SlotId(7)), pattern(key(7)), "and its slot is left alone");
 }
 
+/// B29: what was refused is taken once there is room.
 #[test]
 fn where_room_runs_out_the_heads_are_kept() {
     let mut bed = Bed::new(2);
     bed.write(1, &[1, 2, 3, 4]);
     assert_eq!(bed.work(), [except(&keys([3, 4]))]);
     assert_eq!(bed.found(), [1, 2]);
+    bed.write(2, &[3, 4]);
+    assert_eq!(bed.work(), [TierOutcome::Done]);
+    assert_eq!(bed.found(), [3, 4]);
+}
+
+/// B04: those that were read longest ago go first.
+#[test]
+fn a_chunk_just_written_is_not_the_next_to_go() {
+    let mut bed = Bed::new(3);
+    for n in 1..=3 {
+        bed.write(u64::from(n), &[n]);
+        bed.tier.on_request_finished(RequestId(u64::from(n)));
+    }
+    bed.work();
+    // Read in another order than they were written in.
+    for (n, req) in [(2, 12), (3, 13), (1, 11)] {
+        bed.submit(req, TierDirection::Read, &[(n, SlotId(7))]);
+        bed.work();
+        bed.tier.on_request_finished(RequestId(req));
+    }
+    for (n, left) in [(4, [1, 3, 4]), (5, [1, 4, 5])] {
+        bed.write(20 + u64::from(n), &[n]);
+        bed.tier.on_request_finished(RequestId(20 + u64::from(n)));
+        assert_eq!(bed.work(), [TierOutcome::Done]);
+        assert_eq!(bed.found(), left);
+    }
 }
 
 #[test]
@@ -299,6 +326,7 @@ fn a_tier_without_a_worker_is_unavailable() {
     assert_eq!(tier.lookup(RequestId(3), &key(1)), TierLookup::Miss);
 }
 
+/// B64: each of them, at the next poll.
 #[test]
 fn the_jobs_of_a_worker_that_goes_away_fail() {
     let mut bed = Bed::new(4);
@@ -307,7 +335,7 @@ fn the_jobs_of_a_worker_that_goes_away_fail() {
     drop(worker);
     let mut done = Vec::new();
     tier.poll(&mut done);
-    assert_eq!(done.iter().map(|report| report.job).collect::<Vec<_>>(), [job]);
+    assert_eq!(done, [TierCompletion::failed(job)]);
 }
 
 #[test]

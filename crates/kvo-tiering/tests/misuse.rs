@@ -114,6 +114,7 @@ fn invalid_reports(stats: &TieringStats) -> Vec<u64> {
     stats.tiers.iter().map(|tier| tier.invalid_reports).collect()
 }
 
+/// B13: it is counted, and nothing else.
 #[test]
 fn a_report_of_an_unknown_job_or_another_tiers_job_changes_nothing_but_its_count() {
     let (mut manager, world, mut req, read, [_, second_write]) = with_open_jobs();
@@ -134,6 +135,7 @@ fn a_report_of_an_unknown_job_or_another_tiers_job_changes_nothing_but_its_count
     check_quiet(&manager);
 }
 
+/// B11: and takes no pin of another.
 #[test]
 fn a_job_that_is_reported_twice_ends_once() {
     for in_one_poll in [true, false] {
@@ -170,6 +172,7 @@ fn a_report_with_a_key_that_the_job_does_not_have_fails_the_whole_job() {
     check_quiet(&manager);
 }
 
+/// B07: between a slot and its job there is no way out that keeps the slot.
 #[test]
 fn a_tier_that_takes_no_jobs_leaves_no_hold_and_its_chunks_are_misses() {
     let (mut manager, world) = manager(4, &[Spec::chunk_level("a"), Spec::chunk_level("b")]);
@@ -298,6 +301,7 @@ fn a_token_ends_its_own_job_only() {
     assert_eq!(world.new_jobs().len(), 1, "a token that was handed back still ends its job");
 }
 
+/// B23, for what tiers are told.
 #[test]
 fn a_token_of_before_a_reset_ends_nothing() {
     let (mut manager, world) = manager(4, &[Spec::request_level("a")]);

@@ -572,11 +572,13 @@ fn check(kind: PolicyKind) {
     }
 }
 
+/// B56: every count and every counter after each call.
 #[test]
 fn a_manager_with_lru_equals_its_model() {
     check(PolicyKind::Lru);
 }
 
+/// B56: every count and every counter after each call.
 #[test]
 fn a_manager_with_arc_equals_its_model() {
     check(PolicyKind::Arc(GhostHits::T1));

@@ -118,6 +118,7 @@ fn results_are_collected_once_a_step_and_before_every_offer() {
     assert_eq!(polls(), 1);
 }
 
+/// B49: and one that fails leaves no pin.
 #[test]
 fn a_cascade_too_many_is_left_out_and_pins_nothing() {
     let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
@@ -298,6 +299,7 @@ fn a_failure_is_not_held_against_a_later_request_of_the_same_number() {
     assert_eq!(manager.lookup(&mut new, &key(1)), HitPending, "it has not tried yet");
 }
 
+/// B37: what is counted as read has come.
 #[test]
 fn jobs_chunks_bytes_and_time_are_counted_by_edge() {
     let clock = ManualClock::default();
@@ -333,6 +335,7 @@ fn jobs_chunks_bytes_and_time_are_counted_by_edge() {
     assert_eq!((stats.tiers[0].name.as_str(), stats.tiers[1].name.as_str()), ("a", "b"));
 }
 
+/// B58: each with its tier, in order.
 #[test]
 fn events_of_all_tiers_come_together_once() {
     let (mut manager, world) = manager(2, &[Spec::chunk_level("a"), Spec::chunk_level("b")]);
