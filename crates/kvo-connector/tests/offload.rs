@@ -9,7 +9,7 @@ use kvo_connector::{
     AnyDevice, BlockHasher, BuildError, CopyOutcome, DeviceKind, GroupOptions, NvmeConfig, Offload,
     OffloadConfig, PrefixMatch, RequestParams, Scheduled, StepInput, Worker, WorkerReport,
 };
-use kvo_core::{BlockId, ChunkLayout, DeviceSpan, OffloadManager, RequestId};
+use kvo_core::{BlockId, ChunkLayout, DeviceSpan, HostMemory, OffloadManager, RequestId};
 use kvo_cuda::BlockLayout;
 
 const BLOCK_TOKENS: u32 = 4;
@@ -43,6 +43,7 @@ fn check_refused(change: impl FnOnce(&mut OffloadConfig), words: &str) {
     assert!(error.to_string().contains(words), "\"{error}\" is to say \"{words}\"");
 }
 
+/// B43 and B64: a budget without room for a chunk, a name that is none, and a number that cannot be.
 #[test]
 fn a_field_that_cannot_be_is_named() {
     check_refused(|config| config.cpu.bytes = 255, "cpu.bytes: 255 bytes are less than a chunk, 256");
@@ -94,6 +95,20 @@ fn a_field_that_cannot_be_is_named() {
     );
 }
 
+/// B43: workers get the manager's number of slots, and what is left of a budget is no slot.
+#[test]
+fn a_budget_is_so_many_whole_chunks() {
+    let chunk_bytes = chunk().chunk_bytes();
+    for (bytes, num_slots) in [(chunk_bytes, 1), (4 * chunk_bytes - 1, 3), (4 * chunk_bytes, 4)] {
+        let mut config = config();
+        config.cpu.bytes = bytes;
+        let offload = build(config).unwrap();
+        assert_eq!(offload.num_slots(), num_slots);
+        assert_eq!(offload.connector.manager().counts().capacity, num_slots);
+        assert_eq!(offload.host().num_slots(), num_slots);
+    }
+}
+
 #[test]
 fn an_engine_that_says_two_things_of_itself_is_refused() {
     let two = vec![GroupOptions::full(BLOCK_TOKENS); 2];
@@ -107,6 +122,7 @@ fn an_engine_that_says_two_things_of_itself_is_refused() {
     assert!(error.to_string().contains("no multiple of hash_tokens, 3"), "{error}");
 }
 
+/// B64: what is of another type is refused with its field.
 #[test]
 fn a_configuration_survives_toml_and_json() {
     let mut config = config();
@@ -122,6 +138,13 @@ fn a_configuration_survives_toml_and_json() {
     assert!(error.to_string().contains("unknown field `policie`"), "{error}");
     let error = toml::from_str::<OffloadConfig>("[cpu]\nbytes = \"4096\"").unwrap_err();
     assert!(error.to_string().contains("bytes"), "{error}");
+    let text = "[cpu]\nbytes = 4096\nhuge_pages = \"false\"";
+    let error = toml::from_str::<OffloadConfig>(text).unwrap_err().to_string();
+    assert!(error.contains("huge_pages") && error.contains("boolean"), "{error}");
+    for bytes in ["-1", "1.5", "99999999999999999999"] {
+        let error = toml::from_str::<OffloadConfig>(&format!("[cpu]\nbytes = {bytes}")).unwrap_err();
+        assert!(error.to_string().contains("bytes"), "{error}");
+    }
     let error =
         serde_json::from_str::<OffloadConfig>("{\"cpu\": {\"bytes\": 1}, \"device\": {\"kind\": \"tpu\"}}");
     assert!(error.unwrap_err().to_string().contains("`host`, `cuda`, `auto`"));

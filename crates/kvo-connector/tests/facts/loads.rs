@@ -27,6 +27,7 @@ fn what_later_traffic_has_left_can_be_loaded() {
     assert_eq!(bench.connector.counts().pinned, 0);
 }
 
+/// B67: between a match and its load nothing of it goes.
 #[test]
 fn a_match_can_be_loaded_in_its_step_whatever_others_store() {
     let mut bench = bench(2);
@@ -45,6 +46,7 @@ fn a_match_can_be_loaded_in_its_step_whatever_others_store() {
     assert_eq!(num_chunks(&plan), 1);
 }
 
+/// B67: nor does it stay for one who does not come back.
 #[test]
 fn a_match_that_is_not_taken_up_is_gone_with_its_step() {
     let mut bench = bench(4);
@@ -59,6 +61,7 @@ fn a_match_that_is_not_taken_up_is_gone_with_its_step() {
     assert_eq!(error, ConnectorError::NoMatch { req: RequestId(2) });
 }
 
+/// B16: nobody waits for ever for what is on its way.
 #[test]
 fn whoever_finds_a_chunk_on_its_way_asks_again_until_its_patience_ends() {
     let mut bench = bench(4);
@@ -88,6 +91,7 @@ fn a_load_waits_for_the_stores_of_blocks_that_it_writes() {
     assert_eq!(bench.idle().loads[0].after, [store]);
 }
 
+/// B37: the request is told to compute what did not come.
 #[test]
 fn a_load_that_fails_is_not_tried_again() {
     let mut bench = bench(8);
@@ -133,6 +137,37 @@ fn a_load_is_over_when_every_worker_has_reported_it() {
     assert_eq!(bench.connector.counts().pinned, 0);
 }
 
+/// B10: whoever wants the room waits for the last of the workers, and none is done twice.
+#[test]
+fn a_chunk_that_four_workers_load_stays_until_the_fourth_is_done() {
+    let mut bench = bench_with(1, |options| options.num_workers = 4);
+    bench.begin(1, &tokens(1, CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, CHUNK).stores[0].copy;
+    for worker in 0..4 {
+        bench.connector.copy_reported(store, worker, CopyResult::Done).unwrap();
+    }
+    bench.begin(2, &tokens(1, 2 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), CHUNK);
+    let load = bench.load(2, CHUNK);
+    bench.begin(3, &tokens(3, CHUNK), RequestParams::default());
+    let plan = bench.compute(3, 0, CHUNK);
+    assert_eq!((plan.loads.len(), num_chunks(&plan)), (1, 0));
+    for worker in [2, 0, 3] {
+        assert_eq!(bench.connector.copy_reported(load, worker, CopyResult::Done), Ok(CopyOutcome::Open));
+        let again = bench.connector.copy_reported(load, worker, CopyResult::Done);
+        assert_eq!(again, Err(ConnectorError::NotOpen { copy: load, worker }));
+        assert_eq!(num_chunks(&bench.compute_in(3, &[], CHUNK, CHUNK)), 0, "others still read the slot");
+        assert_eq!(bench.connector.counts().pinned, 1);
+    }
+    let loaded = CopyOutcome::Loaded { request: RequestId(2), computed: CHUNK };
+    assert_eq!(bench.connector.copy_reported(load, 1, CopyResult::Done), Ok(loaded));
+    for worker in 0..=4 {
+        assert!(bench.connector.copy_reported(load, worker, CopyResult::Done).is_err(), "a fifth");
+    }
+    assert_eq!(num_chunks(&bench.compute_in(3, &[], CHUNK, CHUNK)), 1);
+}
+
+/// B23: nothing of before a reset is left on this side either.
 #[test]
 fn nothing_is_loaded_or_stored_before_the_copies_of_before_a_reset_are_over() {
     let mut bench = bench(8);
@@ -155,6 +190,7 @@ fn nothing_is_loaded_or_stored_before_the_copies_of_before_a_reset_are_over() {
     assert_eq!(num_chunks(&bench.compute_in(2, &[], 2 * CHUNK, 2 * CHUNK)), 2, "offered again");
 }
 
+/// B08 and B41: what is found and not loaded is pinned no longer than its step, and what is loaded no longer than that.
 #[test]
 fn loads_begin_and_end_inside_chunks() {
     let mut bench = bench_with(8, |options| options.groups[0].blocks_per_chunk = 4);
@@ -166,6 +202,12 @@ fn loads_begin_and_end_inside_chunks() {
         let limit = RequestParams { load_tokens_max: Some((9 - skip) * CHUNK), ..RequestParams::default() };
         assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
         bench.begin(id, &prompt, limit);
+        for _ in 0..2 {
+            assert_eq!(bench.loadable(id, skip * CHUNK), (9 - skip) * CHUNK);
+            assert_eq!(bench.connector.counts().pinned, 3);
+            bench.idle();
+            assert_eq!(bench.connector.counts().pinned, 0, "nobody has loaded it");
+        }
         assert_eq!(bench.loadable(id, skip * CHUNK), (9 - skip) * CHUNK);
         let blocks = bench.blocks(9);
         bench.connector.blocks_allocated(RequestId(id), &[&blocks]).unwrap();
@@ -177,6 +219,7 @@ fn loads_begin_and_end_inside_chunks() {
         assert_eq!(loaded, wanted);
         bench.done(&plan);
         assert_eq!(bench.connector.request_finished(RequestId(id)), Ok(Finish::Settled));
+        assert_eq!(bench.connector.counts().evictable, 3);
     }
 }
 
@@ -257,6 +300,7 @@ fn a_report_of_a_load_that_no_worker_was_told_of_changes_nothing() {
     assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
 }
 
+/// B07: what is of no use to a request is not pinned for it.
 #[test]
 fn a_match_pins_nothing_beyond_what_can_be_loaded() {
     let mut bench = bench(4);

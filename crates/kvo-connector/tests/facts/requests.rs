@@ -1,14 +1,14 @@
 //! Requests, workers and resets.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use kvo_connector::{
     BlockHasher, ConnectorError, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions, RequestParams,
     Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{EventKind, OffloadManager, RequestId, SlotId};
+use kvo_core::{BlockHash, EventKind, OffloadManager, RequestId, SlotId};
 
-use crate::rig::{CHUNK, bench, bench_with, tokens};
+use crate::rig::{Bench, CHUNK, bench, bench_with, tokens};
 
 #[test]
 fn a_table_that_is_too_short_changes_nothing() {
@@ -121,6 +121,74 @@ fn a_copy_that_a_device_holds_for_ever_keeps_no_engine_awake() {
     bench.report(store, CopyResult::FailedAndHeld);
     let _ = bench.connector.request_finished(RequestId(1));
     assert!(!bench.connector.has_pending_work());
+}
+
+/// The chunks that a router knows of, by name, with the chunk before each and its tokens.
+#[derive(Default)]
+struct Router(BTreeMap<BlockHash, (Option<BlockHash>, u32)>);
+
+impl Router {
+    /// Follows what has happened since the last time: each chunk comes once, and goes once.
+    #[track_caller]
+    fn follow(&mut self, bench: &mut Bench) -> usize {
+        let mut events = Vec::new();
+        bench.connector.take_block_events(&mut events);
+        for event in &events {
+            let detail = event.detail.as_ref().expect("its request has named it");
+            let known = (detail.parent, detail.num_tokens);
+            match event.kind {
+                EventKind::Stored => assert_eq!(self.0.insert(event.block, known), None, "it was there"),
+                _ => assert_eq!(self.0.remove(&event.block), Some(known), "it was not there"),
+            }
+        }
+        events.len()
+    }
+
+    /// The tokens of a prompt that it expects to be found.
+    fn expected(&self, hashes: &[BlockHash]) -> u32 {
+        let (mut parent, mut tokens) = (None, 0);
+        while let Some((name, (_, num_tokens))) =
+            self.0.iter().find(|(name, (before, _))| *before == parent && hashes.contains(name))
+        {
+            (parent, tokens) = (Some(*name), tokens + num_tokens);
+        }
+        tokens
+    }
+}
+
+/// B58: who goes by what it was told expects no more than a match finds, however chunks come and go and prompts part
+/// inside of them.
+#[test]
+fn a_router_expects_no_more_than_can_be_loaded() {
+    let mut bench = bench_with(3, |options| {
+        options.groups[0].blocks_per_chunk = 4;
+        options.events = Some(EventDetail::Parents);
+    });
+    // The second parts from the first in the last block of its first chunk, the third in the last block of its second.
+    let of = |shared: u32, own: u32| {
+        let mut prompt = tokens(1, shared * CHUNK);
+        prompt.extend(tokens(own, (8 - shared) * CHUNK + 1));
+        prompt
+    };
+    let prompts = [of(8, 1), of(3, 2), of(7, 3), of(0, 4)];
+    let (mut router, mut num_events, mut num_expected) = (Router::default(), 0, 0);
+    for id in 0..24_u64 {
+        bench.serve(id, &prompts[usize::try_from(id * 5 % 7 % 4).unwrap()]);
+        if id % 3 == 2 {
+            continue;
+        }
+        num_events += router.follow(&mut bench);
+        assert_eq!(router.follow(&mut bench), 0, "each is told once");
+        for (prompt, other) in prompts.iter().zip(100..) {
+            bench.begin(other, prompt, RequestParams::default());
+            let expected = router.expected(&BlockHasher::new(b"facts").blocks(CHUNK as usize, prompt));
+            assert_eq!(bench.loadable(other, 0), expected, "prompt {other} after {id}");
+            num_expected += expected;
+            bench.idle();
+            assert_eq!(bench.connector.request_finished(RequestId(other)), Ok(Finish::Settled));
+        }
+    }
+    assert!(num_events > 20 && num_expected > 20 * CHUNK, "{num_events} events, {num_expected} tokens");
 }
 
 #[test]

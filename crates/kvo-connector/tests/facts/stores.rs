@@ -99,13 +99,13 @@ fn a_number_that_is_used_again_has_nothing_of_before() {
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::Settled));
 }
 
+/// B25: as far as its copies went well the chunks are those of before, and of the others nothing is left.
 #[test]
 fn a_preempted_request_begins_anew_and_offers_all_its_chunks_again() {
     let mut bench = bench(8);
     bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
     let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
     bench.connector.build_step(&StepInput { preempted: &[RequestId(1)], scheduled: &[] }).unwrap();
-    // B25: as far as the copies went well the chunks are those of before.
     assert_eq!(bench.report(store, CopyResult::Failed), CopyOutcome::Void);
     assert_eq!(bench.connector.counts().free, 8);
     let plan = bench.compute(1, 0, 3 * CHUNK);

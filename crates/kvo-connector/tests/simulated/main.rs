@@ -54,6 +54,7 @@ fn setup(random: &mut Random) -> Setup {
     }
 }
 
+/// B25: requests are preempted at any time, and their blocks written by others at once.
 #[test]
 fn whatever_an_engine_does_compute_finds_the_bytes_that_it_should() {
     with_seeds(150, |random| {
