@@ -278,6 +278,7 @@ mod tests {
     }
 
     proptest! {
+        /// B46: they end on borders of slots, and do not overlap.
         #[test]
         fn pieces_cover_the_span_once_and_no_slot_is_cut(
             num_slots in 1_usize..200, slot_bytes in 1_usize..20_000, gap in 0_usize..5000,

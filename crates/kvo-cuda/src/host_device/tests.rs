@@ -197,6 +197,7 @@ fn a_kernel_that_panics_kills_the_device() {
     assert_eq!(block(&device, 0), [0; 16]);
 }
 
+/// B26: what waits in the queue then is never begun, and is reported.
 #[test]
 fn a_device_that_is_shut_down_gives_up_what_has_not_begun() {
     let (mut device, slots) = device();
@@ -217,6 +218,7 @@ fn a_device_that_is_shut_down_gives_up_what_has_not_begun() {
     assert_eq!(block(&device, 0), [5; 16], "kernels that were launched still run");
 }
 
+/// B65: with both directions open.
 #[test]
 fn a_drop_runs_the_kernels_and_leaves_nothing_behind() {
     let (mut device, slots) = device();

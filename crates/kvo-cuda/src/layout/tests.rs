@@ -65,6 +65,7 @@ fn a_layout_that_ends_with_the_device_fits_and_one_byte_less_does_not() {
     }
 }
 
+/// B38: no sum of sizes wraps.
 #[test]
 fn sizes_beyond_63_bits_are_errors() {
     let chunk = ChunkLayout::new(2, 2, 1 << 61, 1).unwrap();

@@ -158,6 +158,7 @@ fn each_slot_is_in_one_place(chunks: &[ChunkBlocks<'_>]) -> bool {
     slots.len() == num
 }
 
+/// B41: beside a map of single bytes, whatever the groups and the blocks are.
 #[test]
 fn every_byte_is_copied_once_over_random_layouts() {
     let (mut num_ops, mut num_usual) = (0, 0);

@@ -134,7 +134,8 @@ fn panicked(options: CudaOptions) -> (Rig, [kvo_core::Ticket; 2]) {
     (rig, [under_way, panics])
 }
 
-/// Whatever panics in the device's thread, nothing is given back that the device may still touch.
+/// B65: a thread that panics under copies. Whatever panics in the device's thread, nothing is given back that the
+/// device may still touch.
 #[test]
 fn a_panic_ends_the_device_and_gives_back_nothing_that_is_under_way() {
     let (rig, _) = panicked(CudaOptions { drop_timeout: Duration::from_millis(20), ..options() });

@@ -67,6 +67,7 @@ fn an_urgent_load_overtakes_all_but_a_window() {
     assert_eq!(order[..3], [prefetches[0], prefetches[1], demand]);
 }
 
+/// B65: copies first, then the registrations, then the memory.
 #[test]
 fn a_dropped_device_waits_for_its_copies_and_leaves_nothing() {
     let mut rig = Rig::new();
@@ -90,6 +91,7 @@ fn a_dropped_device_waits_for_its_copies_and_leaves_nothing() {
     assert_eq!(fake.violations(), []);
 }
 
+/// B34 and B65: memory is rather kept than taken from under a copy.
 #[test]
 fn a_device_whose_copies_never_end_is_dropped_all_the_same_and_frees_nothing() {
     let mut rig = Rig::with(CudaOptions { drop_timeout: Duration::from_millis(20), ..options() }, |_| ());

@@ -26,6 +26,7 @@ fn check_round_trip(rig: &mut Rig) {
     rig.is_clean();
 }
 
+/// B46: each piece once, and each given back once.
 #[test]
 fn memory_is_registered_in_pieces_and_given_back() {
     let mut rig = Rig::with(CudaOptions { registration_bytes: 3 * SLOT_BYTES, ..options() }, |_| ());
@@ -40,9 +41,10 @@ fn memory_is_registered_in_pieces_and_given_back() {
     assert_eq!(fake.violations(), []);
 }
 
+/// B46: of six pieces the first, one in the middle, the last: no other call has anything of its error.
 #[test]
 fn a_refused_piece_takes_back_all_and_copies_still_work() {
-    for nth in [1, 4] {
+    for nth in [1, 3, 6] {
         let mut rig = Rig::with(CudaOptions { registration_bytes: 3 * SLOT_BYTES, ..options() }, |fake| {
             fake.fail_calls("cuMemHostRegister_v2", nth, u64::MAX, 800);
         });
@@ -55,6 +57,26 @@ fn a_refused_piece_takes_back_all_and_copies_still_work() {
     }
 }
 
+/// B46: below what the driver takes at once, exactly that, and several times as much and a page.
+#[test]
+fn memory_of_any_length_is_registered_in_pieces_that_the_driver_takes() {
+    const PAGE: usize = 4096;
+    for (num_slots, pieces) in [(3, 1), (4, 1), (5, 2), (13, 4)] {
+        let fake = fake();
+        fake.refuse_registrations_from(4 * PAGE as u64 + 1);
+        let context = cudarc::driver::CudaContext::new(0).unwrap();
+        let options = CudaOptions { registration_bytes: 4 * PAGE, ..options() };
+        let device = CudaDevice::new(options, host_memory(num_slots, PAGE)).unwrap();
+        assert_eq!((device.stats().host, device.stats().registrations), (HostMode::Registered, pieces));
+        assert_eq!(fake.counts().registrations, pieces as u64, "{num_slots} pages");
+        drop(device);
+        assert_eq!(fake.counts().registrations, 0);
+        drop(context);
+        assert_eq!(fake.violations(), []);
+    }
+}
+
+/// B46: a region that one call does not take.
 #[test]
 fn memory_that_is_too_long_for_one_registration_goes_in_pieces() {
     let mut rig = Rig::with(CudaOptions { registration_bytes: 4 * SLOT_BYTES, ..options() }, |fake| {
@@ -122,6 +144,7 @@ fn a_second_device_over_other_memory_registers_that() {
     assert_eq!(rig.fake.counts().registrations, 1);
 }
 
+/// B65, in the middle of being made.
 #[test]
 fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
     let fake = fake();

@@ -92,6 +92,7 @@ fn a_copy_longer_than_a_window_goes_in_parts_and_comes_whole() {
     assert_eq!(rig.device.stats().paths.memcpy.copies, 10);
 }
 
+/// B46: no transfer spans two registrations.
 #[test]
 fn rows_do_not_cross_a_border_of_registrations() {
     let options = CudaOptions { table: Some(favour(CopyPath::Rows)), registration_bytes: 1, ..options() };

@@ -98,6 +98,7 @@ pub(super) fn thousands_of_copies_come_to_the_byte(ground: &Ground<'_>) {
     check(&mut rig, &ops, 77);
 }
 
+/// B38: what is longer than a device takes at once goes in pieces.
 pub(super) fn copies_longer_than_a_window_come_whole(ground: &Ground<'_>) {
     let bytes = 64 << 10;
     for (window_bytes, quantum_bytes) in [(10_000, 7001), (1, 20_000), (3000, 4096), (u64::MAX, u64::MAX)] {

@@ -5,6 +5,7 @@ use kvo_core::{ComputePoint, FenceError, TransferClass};
 use super::rig::{Ground, Rig, SLOT_LENGTH, same};
 use crate::pattern;
 
+/// B35: a store waits for the compute that it is of.
 pub(super) fn a_store_has_what_compute_wrote_before_its_fence(ground: &Ground<'_>) {
     let mut rig = ground.rig();
     let hold = rig.hold();
@@ -142,6 +143,7 @@ pub(super) fn any_number_of_transfers_wait_for_a_fence_before_and_after_it_is_pa
     rig.nothing_is_left();
 }
 
+/// B35: compute that waits for a store changes nothing of what was stored.
 pub(super) fn a_block_that_is_rewritten_behind_its_store_was_stored_as_it_was(ground: &Ground<'_>) {
     let mut rig = ground.rig();
     for round in 0..20 {

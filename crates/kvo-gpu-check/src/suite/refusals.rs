@@ -37,6 +37,7 @@ pub(super) fn a_full_device_hands_the_transfer_back_until_a_completion_is_polled
     same(&rig.slot(3), &pattern(4, rig.slot(3).len()), "the one that was handed back");
 }
 
+/// B43: each copy is looked at for itself, and none leaves its slot or its region.
 pub(super) fn a_refused_transfer_is_handed_back_and_changes_nothing(ground: &Ground<'_>) {
     let (mut rig, mut other) = (ground.rig(), ground.rig());
     let (after, foreign) = (rig.fence(), other.fence());

@@ -29,6 +29,7 @@ fn stored(off: Option<Guard>) -> Vec<u8> {
     slots.bytes(SlotId(3))
 }
 
+/// B35: and without its fence it does.
 #[test]
 fn a_store_does_not_copy_before_compute_has_ended() {
     assert_eq!(stored(None), NEW);

@@ -77,6 +77,7 @@ fn what_a_lane_copies_when_the_device_is_shut_down_is_finished() {
     assert_eq!(slots.bytes(SlotId(1)), [0; 16]);
 }
 
+/// B26: what was given up before it began is never begun, and is reported.
 #[test]
 fn a_late_transfer_is_held_if_it_has_begun_and_over_if_it_has_not() {
     let (stop, slots) = Stop::slots();
@@ -104,6 +105,7 @@ fn a_late_transfer_is_held_if_it_has_begun_and_over_if_it_has_not() {
     assert_eq!(slots.bytes(SlotId(2)), [0xEE; 16], "what was over before it began moved no byte");
 }
 
+/// B65: a thread that panics in a copy.
 #[test]
 fn host_memory_that_panics_kills_the_device_and_hangs_nothing() {
     let hook = |slot| assert_ne!(slot, SlotId(1), "host memory fails, as it should in this test");

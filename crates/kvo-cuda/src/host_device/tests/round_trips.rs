@@ -56,6 +56,7 @@ fn submit(device: &mut HostDevice, class: TransferClass, ops: Vec<CopyOp>) -> Ti
     device.submit(Transfer::new(class, ops, after)).unwrap()
 }
 
+/// B41: four blocks a chunk, three chunks, every skip and every tail.
 #[test]
 fn a_load_may_begin_and_end_inside_a_chunk_and_touches_no_other_block() {
     let slots = [4, 0, 3].map(SlotId);
