@@ -30,6 +30,7 @@ fn steps(engine: &mut Engine) {
     engine.end_step();
 }
 
+/// B37: a tier that never answers.
 #[test]
 fn a_read_that_hangs_costs_its_request_that_chunk_and_the_primary_that_slot() {
     let (mut engine, tier) = over_stalling(Setup::new(6));

@@ -8,6 +8,7 @@ use kvo_core::{OffloadManager, SlotId, TierDirection};
 use kvo_policies::Lru;
 use support::{Call, Engine, Offered, OverNvme, Setup, keys, memory_tier, prompt, push_down};
 
+/// B19: with two stores under way at the finish.
 #[test]
 fn a_request_that_finishes_before_its_store_still_cascades_and_is_then_over() {
     let OverNvme { mut engine, nvme, .. } = OverNvme::new(Setup { num_groups: 2, ..Setup::new(8) });
@@ -47,6 +48,7 @@ fn a_request_that_finishes_before_its_store_still_cascades_and_is_then_over() {
     assert_eq!(engine.serve(&chunks, 1), 3, "the chunks are in the store");
 }
 
+/// B19, where the last store fails.
 #[test]
 fn a_request_whose_store_fails_after_its_finish_is_over_without_a_write() {
     let OverNvme { mut engine, nvme, .. } = OverNvme::new(Setup::new(8));

@@ -24,6 +24,7 @@ fn check_open(options: NvmeOptions, says: &[&str]) -> OpenError {
     error
 }
 
+/// B37: a tier that cannot work is none.
 #[test]
 fn a_store_names_the_directory_that_it_cannot_use() {
     let chunk_bytes = Setup::new(2).chunk_bytes() as u64;

@@ -42,6 +42,7 @@ fn check_recovers(engine: &mut Engine, chunks: &[u64], expected_ready: usize) {
     engine.check_quiet();
 }
 
+/// B28: the others of the job are as good as ever.
 #[test]
 fn a_chunk_that_a_tier_fails_to_bring_is_a_miss_and_the_others_come() {
     let OverNvme { mut engine, nvme, .. } = pushed_down(Setup::new(8));
@@ -77,6 +78,7 @@ fn chunks_that_are_corrupt_on_disk_are_misses_until_they_are_stored_again() {
     assert_eq!(nvme.look().backing.stats().checksum_failures, 2);
 }
 
+/// B14: they are looked for once, and stored again.
 #[test]
 fn a_file_that_is_cut_under_the_store_loses_chunks_and_nothing_else() {
     let OverNvme { mut engine, nvme, dir } = pushed_down(Setup::new(8));

@@ -455,6 +455,7 @@ fn explore(seeds: Range<u64>, num_requests: usize, in_step: bool) {
     assert!(chosen.is_some() || total.is_enough(), "too little has happened: {total:?}");
 }
 
+/// B56: whatever has failed, what is counted as under way comes to nothing, and the events tell what is there.
 #[test]
 fn every_loaded_byte_is_right_whatever_fails_and_in_whatever_order_it_ends() {
     explore(0..6, 500, true);

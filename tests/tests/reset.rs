@@ -6,6 +6,7 @@ use kvo_core::{CompleteErrorReason, Direction, OffloadManager, TierDirection};
 use kvo_tiering::ResetReport;
 use support::{Completion, Offered, OverNvme, Setup, keys, prompt, push_down};
 
+/// B22: with real copies and a real store.
 #[test]
 fn a_reset_with_everything_in_flight_voids_the_old_and_spoils_nothing_new() {
     let OverNvme { mut engine, nvme, .. } = OverNvme::new(Setup { num_blocks: 128, ..Setup::new(16) });
@@ -121,6 +122,7 @@ fn slots_stay_parked_over_further_resets_until_their_tier_job_ends() {
     assert_eq!(engine.serve(&chunks, 1), 3, "the cascade read what it was to read");
 }
 
+/// B55: a reset drops what is in memory, and keeps what is below.
 #[test]
 fn a_request_goes_on_after_a_reset() {
     let OverNvme { mut engine, nvme, .. } = OverNvme::new(Setup::new(8));

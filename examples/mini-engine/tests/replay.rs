@@ -295,7 +295,8 @@ fn a_load_by_layer_that_is_late_is_computed_again() {
     check_settled(&engine);
 }
 
-/// The program computes round after round until it is killed; what it has stored by then is loaded by the next engine.
+/// B05 and B50. The program computes round after round until it is killed; what it has stored by then is loaded by the
+/// next engine.
 #[test]
 fn what_a_killed_process_has_stored_comes_back() {
     let dir = tempfile::tempdir().unwrap();
