@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use kvo_connector::{
-    Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, PrefixMatch, RequestParams, Scheduled,
-    StepInput, StepPlan,
+    Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, Namespace, PrefixMatch, RequestParams,
+    Scheduled, StepInput, StepPlan,
 };
 use kvo_core::{BlockHash, BlockId, ManualClock, RequestId};
 use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_cuda::Fingerprint;
 use kvo_policies::Lru;
 use serde::Serialize;
 
@@ -44,6 +45,8 @@ pub struct ConnectorRun {
     pub median_step_us: f64,
     /// The mean of steps in which every request fills a block, which is stored.
     pub storing_step_us: f64,
+    /// To name all chunks of a request: the median.
+    pub name_us: f64,
     /// To find that all tokens of a request can be loaded, and to pin them: the median.
     pub match_us: f64,
     /// To plan that load: the median.
@@ -90,7 +93,8 @@ impl Scheduler {
         let chunks = (plan.tokens + plan.steps) / BLOCK_TOKENS + 2;
         let num_slots = chunks.checked_mul(plan.requests).context("too many chunks")?;
         let manager = CpuManager::new(CpuOptions::new(num_slots), Lru::new(num_slots))?;
-        let options = ConnectorOptions::new(vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS);
+        let namespace = Namespace::new(Fingerprint([0; 32]), 0);
+        let options = ConnectorOptions::new(namespace, vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS);
         let connector = Connector::new(options, manager, Box::new(ManualClock::default()))?;
         Ok(Self { connector, next_block: 0 })
     }
@@ -116,10 +120,13 @@ impl Scheduler {
         self.report(plan.stores.iter().map(|store| store.copy))
     }
 
-    fn announce(&mut self, id: u64, of: u64, tokens: u32) -> anyhow::Result<()> {
-        self.connector.new_request(RequestId(id), tokens, RequestParams::default())?;
+    /// Says how long it took to name its chunks.
+    fn announce(&mut self, id: u64, of: u64, tokens: u32) -> anyhow::Result<Duration> {
         let hashes: Vec<_> = (0..tokens / BLOCK_TOKENS).map(|nth| hash(of, nth)).collect();
-        Ok(self.connector.add_hashes(RequestId(id), tokens, &hashes)?)
+        let start = Instant::now();
+        self.connector.new_request(RequestId(id), tokens, RequestParams::default())?;
+        self.connector.add_hashes(RequestId(id), tokens, &hashes)?;
+        Ok(start.elapsed())
     }
 
     fn report(&mut self, copies: impl IntoIterator<Item = CopyId>) -> anyhow::Result<()> {
@@ -162,8 +169,8 @@ impl Scheduler {
     }
 
     /// A request that finds all tokens of another.
-    fn load(&mut self, id: u64, of: u64, tokens: u32) -> anyhow::Result<[Duration; 2]> {
-        self.announce(id, of, tokens)?;
+    fn load(&mut self, id: u64, of: u64, tokens: u32) -> anyhow::Result<[Duration; 3]> {
+        let name_time = self.announce(id, of, tokens)?;
         let start = Instant::now();
         let found = self.connector.match_prefix(RequestId(id), 0)?;
         let match_time = start.elapsed();
@@ -175,7 +182,7 @@ impl Scheduler {
         self.connector.build_step(&StepInput::default())?;
         self.report([copy])?;
         let _ = self.connector.request_finished(RequestId(id))?;
-        Ok([match_time, load_time])
+        Ok([name_time, match_time, load_time])
     }
 }
 
@@ -211,8 +218,9 @@ pub fn run_connector(plan: &ConnectorPlan, finished: u32) -> anyhow::Result<Conn
         step_us: mean_us(&times),
         median_step_us: median_us(times),
         storing_step_us: mean_us(&storing),
-        match_us: median_us(loads.iter().map(|[took, _]| *took).collect()),
-        load_us: median_us(loads.iter().map(|[_, took]| *took).collect()),
+        name_us: median_us(loads.iter().map(|[took, ..]| *took).collect()),
+        match_us: median_us(loads.iter().map(|[_, took, _]| *took).collect()),
+        load_us: median_us(loads.iter().map(|[.., took]| *took).collect()),
     })
 }
 

@@ -62,6 +62,7 @@ fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()>
         "step, us",
         "median step",
         "all store",
+        "name its chunks, us",
         "match a request, us",
         "plan its load, us",
     ]);
@@ -72,6 +73,7 @@ fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()>
             of(run.step_us),
             of(run.median_step_us),
             of(run.storing_step_us),
+            of(run.name_us),
             of(run.match_us),
             of(run.load_us),
         ]);

@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::ensure;
-use kvo_connector::{Finish, OffloadConfig, PrefixMatch, StepPlan, Worker, WorkerOptions, WorkerReport};
+use kvo_connector::{
+    EngineIdentity, Finish, OffloadConfig, PrefixMatch, StepPlan, Worker, WorkerOptions, WorkerReport,
+};
 use kvo_core::{DeviceSpan, HostMemory, RequestId};
 use kvo_cuda::HostDevice;
 use kvo_mini_engine::{
@@ -77,7 +79,9 @@ pub fn measure(results: &mut OverheadResults, model: &Arc<Model>, round: u16) ->
     let mut config = OffloadConfig::new(u64::from(plan.cpu_chunks) * slot_bytes);
     config.cpu.huge_pages = false;
     let groups = caches.group_options(1);
-    let kvo = kvo_connector::Offload::builder(config, layout, groups, options().block_tokens).build()?;
+    let identity = EngineIdentity::new("seeded", "f32", 0);
+    let kvo =
+        kvo_connector::Offload::builder(config, identity, layout, groups, options().block_tokens).build()?;
     let host: Arc<dyn HostMemory> = kvo.host().clone();
     let connected = Timed::new(Connected::new(kvo.connector, host, WorkerOptions::default()));
     let mut offloaded = Engine::new(Arc::clone(model), options(), connected)?;

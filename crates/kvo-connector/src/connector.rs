@@ -4,8 +4,8 @@ use std::fmt;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    BlockHash, ChunkCounts, Clock, Direction, Medium, OffloadEvent, OffloadKey, OffloadManager,
-    OffloadPolicy, RequestContext, RequestError, RequestId, TransferClass, TransferResult,
+    BlockHash, ChunkCounts, Clock, Direction, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy,
+    RequestContext, RequestError, RequestId, TransferClass, TransferResult,
 };
 
 use crate::{
@@ -18,10 +18,12 @@ use crate::{
 };
 
 mod lookup;
+mod reset;
 mod step;
 
 pub use self::{
     lookup::PrefixMatch,
+    reset::Flush,
     step::{Scheduled, StepInput},
 };
 
@@ -123,15 +125,6 @@ pub enum Finish {
     CopiesOpen(u32),
 }
 
-/// What a reset has found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flush {
-    /// Requests whose loads are void: they are to compute, or to match again when all copies are over.
-    pub loads_void: Vec<RequestId>,
-    /// Copies that are still under way. Nothing is loaded or stored before they are over.
-    pub copies_open: usize,
-}
-
 impl<M: OffloadManager> Connector<M> {
     /// A connector on top of a manager.
     ///
@@ -201,8 +194,7 @@ impl<M: OffloadManager> Connector<M> {
         }
         let mut context = RequestContext::new(id).with_tier_filter(params.tier_filter.clone());
         let policy = self.manager.new_request(&mut context)?;
-        let num_groups = self.options.groups.len();
-        let mut request = Request::new(self.next_arrival, context, prompt_tokens, params, num_groups);
+        let mut request = Request::new(self.next_arrival, context, prompt_tokens, params, &self.options);
         request.offers_all = policy == OffloadPolicy::RequestLevel;
         self.next_arrival += 1;
         self.requests.insert(id, request);
@@ -398,44 +390,6 @@ impl<M: OffloadManager> Connector<M> {
         settled.append(&mut self.settled);
     }
 
-    /// Drops every chunk of the primary tier. Copies that are under way are void; until they are over nothing is loaded,
-    /// stored, or brought up from lower tiers: a copy that a device never lets go of keeps offloading off, as its slot may
-    /// be written at any time. Requests go on, and their blocks are offered again.
-    ///
-    /// [Events](Self::take_events) that were not taken before tell of chunks that are gone.
-    pub fn reset(&mut self) -> Flush {
-        self.collect_events();
-        self.manager.reset_cache();
-        if let Some(directory) = &mut self.directory {
-            directory.emptied(self.manager.primary_name(), Medium::Memory);
-        }
-        for copy in self.copies.all_mut() {
-            copy.is_void = true;
-        }
-        let mut loads_void = Vec::new();
-        for (id, request) in &mut self.requests {
-            request.matched = None;
-            request.stores_behind = None;
-            if request.give_up_load() {
-                // Nobody will say whether what it brings is there.
-                request.take_back(request.load_from, &self.options);
-                loads_void.push(*id);
-            }
-            for group in &mut request.groups {
-                group.next_store = 0;
-            }
-        }
-        for plan in std::mem::take(&mut self.loads) {
-            self.end(plan.copy);
-        }
-        self.matched.clear();
-        self.num_stale = self.copies.len();
-        self.is_flushing = true;
-        self.go_on_if_flushed();
-        loads_void.sort_unstable();
-        Flush { loads_void, copies_open: self.num_stale }
-    }
-
     /// Whether a step has something to collect though no request runs: copies under way, or work of a tier. Copies that have
     /// failed and that a device may never let go are not counted, as nothing but room waits for them.
     pub fn has_pending_work(&self) -> bool {
@@ -483,13 +437,6 @@ impl<M: OffloadManager> Connector<M> {
             blocks_in_use: self.copies.blocks_in_use(),
             chunks_known: self.directory.as_ref().map_or(0, Directory::len),
             ..self.stats
-        }
-    }
-
-    fn go_on_if_flushed(&mut self) {
-        if self.is_flushing && self.num_stale == 0 {
-            self.is_flushing = false;
-            self.manager.on_reset_flushed();
         }
     }
 

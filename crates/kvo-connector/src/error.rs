@@ -142,6 +142,12 @@ pub enum ConnectorError {
         #[source]
         error: LoadError,
     },
+    /// A reset to new weights names those that there are.
+    #[error("epoch {epoch} is that of now")]
+    SameEpoch {
+        /// What was given.
+        epoch: u64,
+    },
     /// No such copy is open, or that worker has reported it.
     #[error("copy {} is not open at worker {worker}", copy.0)]
     NotOpen {

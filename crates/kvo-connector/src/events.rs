@@ -25,7 +25,7 @@ pub struct BlockEvent {
     pub kind: EventKind,
     /// The chunk's group.
     pub group: GroupIdx,
-    /// The chunk's name: the hash of its last block, with the salt in it where its request has one.
+    /// The chunk's name. [`ChunkNames`](crate::ChunkNames) makes it of the engine's hash of its last block.
     pub block: BlockHash,
     /// What is known of it; nothing of a chunk that no request has named since this process began.
     pub detail: Option<Arc<BlockDetail>>,
@@ -34,6 +34,12 @@ pub struct BlockEvent {
 /// What is known of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockDetail {
+    /// The engine's own hash of its last block. Chunks of several adapters or salts may have the same.
+    pub hash: BlockHash,
+    /// The adapter of the requests that share it.
+    pub adapter: Option<[u8; 32]>,
+    /// Whether only requests with its salt share it.
+    pub is_salted: bool,
     /// The name of the chunk before it in its group; nothing for the first one.
     pub parent: Option<BlockHash>,
     /// Its tokens.
@@ -47,7 +53,7 @@ pub struct BlockDetail {
 pub(crate) struct Directory {
     known: HashMap<OffloadKey, Known>,
     /// By number.
-    tiers: Vec<Arc<str>>,
+    tiers: Vec<(Arc<str>, Medium)>,
     events: Vec<BlockEvent>,
     /// As they come from the manager.
     raw: Vec<OffloadEvent>,
@@ -60,6 +66,8 @@ struct Known {
     requests: u32,
     /// A bit for each tier that has it.
     tiers: u128,
+    /// It is of weights that are no more: it was said to be gone, and nothing is said of it any more.
+    is_retired: bool,
 }
 
 impl Known {
@@ -72,7 +80,18 @@ impl Directory {
     /// A request names a chunk.
     pub(crate) fn name(&mut self, key: OffloadKey, detail: impl FnOnce() -> BlockDetail) {
         let known = self.known.entry(key);
-        known.or_insert_with(|| Known { detail: Arc::new(detail()), requests: 0, tiers: 0 }).requests += 1;
+        let known = known.or_insert_with(|| Known {
+            detail: Arc::new(detail()),
+            requests: 0,
+            tiers: 0,
+            is_retired: false,
+        });
+        known.requests += 1;
+        if std::mem::take(&mut known.is_retired) {
+            // The weights are those of before again.
+            let (tiers, detail) = (known.tiers, Arc::clone(&known.detail));
+            self.tell_each_tier(&key, tiers, EventKind::Stored, &detail);
+        }
     }
 
     /// A request names no chunk any more.
@@ -92,42 +111,74 @@ impl Directory {
         let mut raw = std::mem::take(&mut self.raw);
         fill(&mut raw);
         for OffloadEvent { tier, medium, kind, keys } in raw.drain(..) {
-            let bit = self.bit(&tier);
+            let bit = self.bit(&tier, medium);
             for key in keys {
-                let detail = self.note(&key, kind, bit);
-                let (group, block, tier) = (key.group(), key.hash(), Arc::clone(&tier));
-                self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
+                self.happened(key, kind, &tier, medium, bit);
             }
         }
         self.raw = raw;
     }
 
-    /// The detail of a chunk to which something happened.
-    fn note(&mut self, key: &OffloadKey, kind: EventKind, bit: u128) -> Option<Arc<BlockDetail>> {
-        let known = self.known.get_mut(key)?;
-        let detail = Arc::clone(&known.detail);
-        match kind {
-            EventKind::Stored => known.tiers |= bit,
-            _ => known.tiers &= !bit,
+    /// Takes note of what has happened to a chunk, and says it, with what is known of it.
+    fn happened(&mut self, key: OffloadKey, kind: EventKind, tier: &Arc<str>, medium: Medium, bit: u128) {
+        let mut detail = None;
+        if let Some(known) = self.known.get_mut(&key) {
+            match kind {
+                EventKind::Stored => known.tiers |= bit,
+                _ => known.tiers &= !bit,
+            }
+            let is_retired = known.is_retired;
+            detail = Some(Arc::clone(&known.detail));
+            if !known.is_needed() {
+                self.known.remove(&key);
+            }
+            if is_retired {
+                return;
+            }
         }
-        if !known.is_needed() {
-            self.known.remove(key);
-        }
-        Some(detail)
+        let (group, block, tier) = (key.group(), key.hash(), Arc::clone(tier));
+        self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
     }
 
     /// A tier was emptied without a word for each chunk: says it of each that is known.
     pub(crate) fn emptied(&mut self, tier: &str, medium: Medium) {
         let tier: Arc<str> = tier.into();
-        let bit = self.bit(&tier);
+        let bit = self.bit(&tier, medium);
         let mut keys: Vec<OffloadKey> =
             self.known.iter().filter(|(_, known)| known.tiers & bit != 0).map(|(key, _)| *key).collect();
         keys.sort_unstable();
         for key in keys {
-            let kind = EventKind::Removed;
-            let detail = self.note(&key, kind, bit);
-            let (group, block, tier) = (key.group(), key.hash(), Arc::clone(&tier));
-            self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
+            self.happened(key, EventKind::Removed, &tier, medium, bit);
+        }
+    }
+
+    /// The chunks that are known are of weights that are no more: says of each that the tiers that have it have it no
+    /// longer, as nobody finds it there.
+    pub(crate) fn retire(&mut self) {
+        let mut gone = Vec::new();
+        for (key, known) in self.known.iter_mut().filter(|(_, known)| !known.is_retired) {
+            known.is_retired = true;
+            gone.push((*key, known.tiers, Arc::clone(&known.detail)));
+        }
+        gone.sort_unstable_by_key(|(key, ..)| *key);
+        for (key, tiers, detail) in gone {
+            self.tell_each_tier(&key, tiers, EventKind::Removed, &detail);
+        }
+    }
+
+    /// Says the same of a chunk in several tiers.
+    fn tell_each_tier(&mut self, key: &OffloadKey, tiers: u128, kind: EventKind, detail: &Arc<BlockDetail>) {
+        for (nth, (tier, medium)) in self.tiers.iter().enumerate() {
+            if tiers & 1 << nth != 0 {
+                self.events.push(BlockEvent {
+                    tier: Arc::clone(tier),
+                    medium: *medium,
+                    kind,
+                    group: key.group(),
+                    block: key.hash(),
+                    detail: Some(Arc::clone(detail)),
+                });
+            }
         }
     }
 
@@ -140,9 +191,9 @@ impl Directory {
     }
 
     /// The bit of a tier. There are fewer tiers than bits.
-    fn bit(&mut self, tier: &Arc<str>) -> u128 {
-        let number = self.tiers.iter().position(|known| known == tier).unwrap_or_else(|| {
-            self.tiers.push(Arc::clone(tier));
+    fn bit(&mut self, tier: &Arc<str>, medium: Medium) -> u128 {
+        let number = self.tiers.iter().position(|(known, _)| known == tier).unwrap_or_else(|| {
+            self.tiers.push((Arc::clone(tier), medium));
             self.tiers.len() - 1
         });
         1 << (number % 128)
@@ -158,7 +209,9 @@ mod tests {
     }
 
     fn detail() -> BlockDetail {
-        BlockDetail { parent: None, num_tokens: 4, tokens: vec![1, 2, 3, 4] }
+        let hash = BlockHash::from_u64(9);
+        let (adapter, is_salted) = (None, false);
+        BlockDetail { hash, adapter, is_salted, parent: None, num_tokens: 4, tokens: vec![1, 2, 3, 4] }
     }
 
     fn event(tier: &str, kind: EventKind, keys: &[u64]) -> OffloadEvent {
@@ -219,5 +272,36 @@ mod tests {
         assert_eq!(take(&mut directory), vec![("cpu".to_owned(), EventKind::Removed, true); 2]);
         directory.forget([&key(1), &key(2), &key(3)]);
         assert_eq!(directory.len(), 1, "the one that the other tier has");
+    }
+
+    #[test]
+    fn a_chunk_of_former_weights_is_said_to_be_gone_once_and_then_nothing() {
+        let mut directory = Directory::default();
+        for n in [1, 2, 3] {
+            directory.name(key(n), detail);
+        }
+        directory.take_in(|raw| {
+            raw.push(event("cpu", EventKind::Stored, &[1]));
+            raw.push(event("nvme", EventKind::Stored, &[1, 2]));
+        });
+        take(&mut directory);
+        directory.retire();
+        directory.retire();
+        let gone = |tier: &str| (tier.to_owned(), EventKind::Removed, true);
+        assert_eq!(take(&mut directory), [gone("cpu"), gone("nvme"), gone("nvme")]);
+        // The weights of before are back for a while.
+        directory.name(key(2), detail);
+        assert_eq!(take(&mut directory), [("nvme".to_owned(), EventKind::Stored, true)]);
+        directory.retire();
+        assert_eq!(take(&mut directory), [gone("nvme")]);
+        directory.forget([&key(1), &key(2), &key(2)]);
+        directory.take_in(|raw| {
+            raw.push(event("nvme", EventKind::Stored, &[3])); // a cascade that was under way
+            raw.push(event("cpu", EventKind::Removed, &[1]));
+            raw.push(event("nvme", EventKind::Removed, &[1, 2, 3]));
+        });
+        assert_eq!(take(&mut directory), []);
+        directory.forget([&key(3)]);
+        assert_eq!(directory.len(), 0);
     }
 }

@@ -10,10 +10,13 @@ use sha2::{Digest, Sha256};
 /// in front, so that no namespace is taken for a block. This does not change between releases: chunks on disk are found
 /// by it.
 ///
+/// A connector puts its own [`Namespace`](crate::Namespace) into the name of every chunk, with each request's adapter and
+/// salt; that of the hashes is for whatever else is to tell them apart, and may be empty.
+///
 /// ```
 /// use kvo_connector::BlockHasher;
 ///
-/// let hasher = BlockHasher::new(b"some model, some adapter");
+/// let hasher = BlockHasher::new(b"");
 /// let hashes = hasher.blocks(4, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
 /// assert_eq!(hashes.len(), 2); // the third block is not full
 /// assert_eq!(hasher.block(Some(hashes[0]), &[5, 6, 7, 8]), hashes[1]);
@@ -58,14 +61,6 @@ impl BlockHasher {
     }
 }
 
-/// The hash that names a chunk of a tenant.
-pub(crate) fn salted(salt: &[u8; 32], hash: BlockHash) -> BlockHash {
-    let mut of_both = Sha256::new_with_prefix(b"kvo salt\0");
-    of_both.update(salt);
-    of_both.update(hash.0);
-    BlockHash(of_both.finalize().into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,8 +87,6 @@ mod tests {
         }
         assert_ne!(last(&BlockHasher::new(b"b"), &[1, 2, 3, 4]), hash);
         assert_ne!(hasher.block(None, &[1, 2]), hasher.block(None, &[1, 2, 0]));
-        assert_ne!(salted(&[1; 32], hash), salted(&[2; 32], hash));
-        assert_ne!(salted(&[1; 32], hash), hash);
     }
 
     trait Named {

@@ -25,7 +25,8 @@
 //! | a request is finished or aborted | [`request_finished`](Connector::request_finished) |
 //! | its blocks are free | [`take_settled`](Connector::take_settled), or at once: plans say what to wait for |
 //! | a router wants to know | [`take_events`](Connector::take_events), or [`take_block_events`](Connector::take_block_events) with parents and tokens |
-//! | the weights have changed | [`reset`](Connector::reset) |
+//! | the weights have changed | [`reset_to`](Connector::reset_to) another epoch |
+//! | the slots' memory is wanted for something else | [`reset`](Connector::reset) |
 //!
 //! What comes back of a report is a [`CopyOutcome`]: a load says from which token on its request computes, which after a
 //! failure may be less than before it.
@@ -39,12 +40,12 @@
 //! use std::{sync::Arc, time::{Duration, Instant}};
 //!
 //! use kvo_connector::{
-//!     BlockHasher, Connector, ConnectorOptions, CopyOutcome, GroupOptions, PrefixMatch, RequestParams, Scheduled,
-//!     StepInput, Worker, WorkerOptions, WorkerReport,
+//!     BlockHasher, Connector, ConnectorOptions, CopyOutcome, GroupOptions, Namespace, PrefixMatch, RequestParams,
+//!     Scheduled, StepInput, Worker, WorkerOptions, WorkerReport,
 //! };
 //! use kvo_core::{BlockId, ChunkLayout, RequestId};
 //! use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-//! use kvo_cuda::{BlockLayout, HostDevice, HostDeviceOptions};
+//! use kvo_cuda::{BlockLayout, ChunkIdentity, HostDevice, HostDeviceOptions, Parallelism};
 //! use kvo_policies::Lru;
 //!
 //! const BLOCK_TOKENS: u32 = 4;
@@ -56,13 +57,20 @@
 //!     let device = HostDevice::new(HostDeviceOptions::default(), region)?;
 //!     let cache = device.alloc(8 * chunk.block_bytes())?;
 //!     let layout = BlockLayout::layer_first(&chunk, 8, cache.bytes())?;
+//!     let identity = ChunkIdentity {
+//!         model: "example-8b@4f2c".to_owned(),
+//!         dtype: "a byte".to_owned(),
+//!         tokens_per_block: vec![BLOCK_TOKENS],
+//!         parallelism: Parallelism::SINGLE,
+//!     };
+//!     let namespace = Namespace::new(layout.fingerprint(&identity)?, 1);
 //!     let slots = (16, chunk.chunk_bytes());
 //!     let mut worker = Worker::new(device, &[cache], layout, slots, WorkerOptions::default())?;
 //!     let manager = CpuManager::new(CpuOptions::new(16), Lru::new(16))?;
 //!     let start = Instant::now();
-//!     let options = ConnectorOptions::new(vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS);
+//!     let options = ConnectorOptions::new(namespace, vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS);
 //!     let mut connector = Connector::new(options, manager, Box::new(move || start.elapsed()))?;
-//!     let hasher = BlockHasher::new(b"the model");
+//!     let hasher = BlockHasher::new(b"");
 //!
 //!     let mut loaded = Vec::new();
 //!     for (id, tokens) in [(1, [1_u32, 2, 3, 4, 5, 6, 7, 8, 9]), (2, [1, 2, 3, 4, 5, 6, 7, 8, 10])] {
@@ -147,6 +155,7 @@ mod error;
 mod events;
 mod hasher;
 mod matching;
+mod namespace;
 #[cfg(feature = "offload")]
 mod offload;
 mod options;
@@ -158,8 +167,8 @@ mod worker;
 
 #[cfg(feature = "offload")]
 pub use crate::offload::{
-    BuildError, CpuConfig, DeviceConfig, DeviceError, DeviceKind, NvmeConfig, Offload, OffloadBuilder,
-    OffloadConfig, PressureConfig, RequestsConfig, device::AnyDevice,
+    BuildError, CpuConfig, DeviceConfig, DeviceError, DeviceKind, EngineIdentity, NvmeConfig, Offload,
+    OffloadBuilder, OffloadConfig, PressureConfig, RequestsConfig, device::AnyDevice,
 };
 pub use crate::{
     connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput},
@@ -168,6 +177,7 @@ pub use crate::{
     error::{ConnectorError, OptionsError, WorkerError},
     events::{BlockDetail, BlockEvent, EventDetail},
     hasher::BlockHasher,
+    namespace::{ChunkNames, Namespace},
     options::{ConnectorOptions, GroupKind, GroupOptions},
     params::RequestParams,
     plan::{CopyId, CopyPlan, StepPlan},

@@ -8,15 +8,15 @@ use std::{
 use kvo_core::{DeviceBackend, DeviceSpan, SecondaryTier};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::{
-    BlockLayout, CudaDevice, CudaError, CudaOptions, Fingerprint, HostDevice, HostDeviceError,
-    HostDeviceOptions, Probe, probe,
+    BlockLayout, ChunkIdentity, CudaDevice, CudaError, CudaOptions, Fingerprint, GeometryError, HostDevice,
+    HostDeviceError, HostDeviceOptions, Parallelism, Probe, probe,
 };
 use kvo_nvme::{NvmeOptions, NvmeStore, OpenError};
 use kvo_policies::{CachePolicy, PolicyNameError};
 use kvo_tiering::{TieringConfigError, TieringManager, TieringOptions};
 
 use crate::{
-    Connector, ConnectorOptions, GroupOptions, OptionsError, Worker, WorkerError, WorkerOptions,
+    Connector, ConnectorOptions, GroupOptions, Namespace, OptionsError, Worker, WorkerError, WorkerOptions,
     offload::{
         config::{pieces, policy, time},
         device::AnyDevice,
@@ -43,15 +43,36 @@ pub struct Offload {
     slot_bytes: u64,
 }
 
+/// What an engine computes: whatever makes its KV data useless to others, beside its layout and its groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineIdentity {
+    /// The model with everything that its KV data depends on: name, revision, quantisation. Not adapters, which requests
+    /// [name](crate::RequestParams::adapter).
+    pub model: String,
+    /// The type of a KV number, with its scale or packing where it has one.
+    pub dtype: String,
+    /// Which part of a model this engine's chunks hold.
+    pub parallelism: Parallelism,
+    /// Which weights of the model it has: see [`Namespace::epoch`].
+    pub epoch: u64,
+}
+
+impl EngineIdentity {
+    /// An engine that splits nothing.
+    pub fn new(model: impl Into<String>, dtype: impl Into<String>, epoch: u64) -> Self {
+        Self { model: model.into(), dtype: dtype.into(), parallelism: Parallelism::SINGLE, epoch }
+    }
+}
+
 /// Makes an [`Offload`].
 #[derive(Clone, Debug)]
 pub struct OffloadBuilder {
     config: OffloadConfig,
+    identity: EngineIdentity,
     layout: BlockLayout,
     groups: Vec<GroupOptions>,
     hash_tokens: u32,
     num_workers: u32,
-    fingerprint: Option<Fingerprint>,
 }
 
 /// An offload cannot be made. The field is that of the configuration.
@@ -111,6 +132,9 @@ pub enum BuildError {
         /// What the layout has.
         layout: u32,
     },
+    /// The layout has no fingerprint.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
     /// Options of the connector.
     #[error(transparent)]
     Options(#[from] OptionsError),
@@ -151,10 +175,14 @@ pub enum DeviceError {
 }
 
 impl Offload {
-    /// For an engine whose blocks are as `layout` says, in `groups`, hashed every `hash_tokens` tokens.
+    /// For an engine that computes what `identity` says, in blocks that are as `layout` says, in `groups`, hashed every
+    /// `hash_tokens` tokens.
+    ///
+    /// All of it but the number of blocks and their places goes into the names of chunks, and into what a store that
+    /// outlives the engine is recognised by: another engine's store is refused.
     ///
     /// ```
-    /// use kvo_connector::{GroupOptions, Offload, OffloadConfig};
+    /// use kvo_connector::{EngineIdentity, GroupOptions, Offload, OffloadConfig};
     /// use kvo_core::ChunkLayout;
     /// use kvo_cuda::BlockLayout;
     ///
@@ -162,7 +190,8 @@ impl Offload {
     /// let chunk = ChunkLayout::new(2, 2, 4096, 1)?;
     /// let layout = BlockLayout::layer_first(&chunk, 100, 100 * chunk.block_bytes())?;
     /// let config = OffloadConfig::new(1 << 20);
-    /// let offload = Offload::builder(config, layout, vec![GroupOptions::full(16)], 16).build()?;
+    /// let identity = EngineIdentity::new("example-8b@4f2c", "bfloat16", 1);
+    /// let offload = Offload::builder(config, identity, layout, vec![GroupOptions::full(16)], 16).build()?;
     /// let (device, why) = offload.open_device()?;
     /// println!("{} copies, {why}", kvo_core::DeviceBackend::info(&device).name);
     /// # let kvo_connector::AnyDevice::Host(device) = device else { return Ok(()) };
@@ -174,11 +203,12 @@ impl Offload {
     /// ```
     pub fn builder(
         config: OffloadConfig,
+        identity: EngineIdentity,
         layout: BlockLayout,
         groups: Vec<GroupOptions>,
         hash_tokens: u32,
     ) -> OffloadBuilder {
-        OffloadBuilder { config, layout, groups, hash_tokens, num_workers: 1, fingerprint: None }
+        OffloadBuilder { config, identity, layout, groups, hash_tokens, num_workers: 1 }
     }
 
     /// The slots' memory, for devices.
@@ -241,20 +271,15 @@ impl OffloadBuilder {
         Self { num_workers, ..self }
     }
 
-    /// What chunks are of, so that a store which outlives the engine gives them to no other.
-    #[must_use]
-    pub fn with_fingerprint(self, fingerprint: Fingerprint) -> Self {
-        Self { fingerprint: Some(fingerprint), ..self }
-    }
-
     /// Checks everything, takes the memory, and opens the store.
     ///
     /// # Errors
     /// [`BuildError`] names the field that cannot be; then nothing is left of it.
     pub fn build(self) -> Result<Offload, BuildError> {
-        let Self { config, layout, groups, hash_tokens, num_workers, fingerprint } = self;
+        let Self { config, identity, layout, groups, hash_tokens, num_workers } = self;
         let OffloadConfig { cpu, nvme, device, requests, pressure } = &config;
         fits(&layout, &groups)?;
+        let namespace = identity.namespace(&layout, &groups)?;
         let options = ConnectorOptions {
             num_workers,
             recompute_last: requests.recompute_last,
@@ -263,7 +288,7 @@ impl OffloadBuilder {
             offer_chunks_max: requests.offer_chunks_max,
             load_chunks_max: requests.load_chunks_max.unwrap_or(usize::MAX),
             failed_stores_max: requests.failed_stores_max,
-            ..ConnectorOptions::new(groups, hash_tokens)
+            ..ConnectorOptions::new(namespace, groups, hash_tokens)
         };
         options.check()?;
         let deadline = device.deadline_ms.map(|ms| time("device.deadline_ms", ms)).transpose()?;
@@ -277,6 +302,7 @@ impl OffloadBuilder {
             },
             policy("cpu.policy", &cpu.policy)?.build(num_slots),
         )?;
+        let fingerprint = namespace.fingerprint;
         let store = nvme.as_ref().map(|nvme| nvme_options(nvme, slot_bytes, fingerprint)).transpose()?;
         let pressure = pressure.options(store.as_ref().map(|store| store.deadline))?;
         pressure.check()?;
@@ -300,6 +326,15 @@ impl OffloadBuilder {
     }
 }
 
+impl EngineIdentity {
+    fn namespace(self, layout: &BlockLayout, groups: &[GroupOptions]) -> Result<Namespace, GeometryError> {
+        let Self { model, dtype, parallelism, epoch } = self;
+        let tokens_per_block = groups.iter().map(|group| group.block_tokens).collect();
+        let identity = ChunkIdentity { model, dtype, tokens_per_block, parallelism };
+        Ok(Namespace::new(layout.fingerprint(&identity)?, epoch))
+    }
+}
+
 fn fits(layout: &BlockLayout, groups: &[GroupOptions]) -> Result<(), BuildError> {
     if layout.groups().len() != groups.len() {
         return Err(BuildError::NumberOfGroups { layout: layout.groups().len(), groups: groups.len() });
@@ -316,7 +351,7 @@ fn fits(layout: &BlockLayout, groups: &[GroupOptions]) -> Result<(), BuildError>
 fn nvme_options(
     config: &NvmeConfig,
     chunk_bytes: u64,
-    fingerprint: Option<Fingerprint>,
+    Fingerprint(fingerprint): Fingerprint,
 ) -> Result<NvmeOptions, BuildError> {
     let Some(first) = config.dirs.first() else { return Err(BuildError::Zero { field: "nvme.dirs" }) };
     let capacity_chunks = pieces("nvme.bytes", config.bytes, chunk_bytes)?;
@@ -326,7 +361,7 @@ fn nvme_options(
         policy: policy("nvme.policy", &config.policy)?,
         durable: config.durable,
         deadline: time("nvme.deadline_ms", config.deadline_ms)?,
-        fingerprint: fingerprint.map_or(options.fingerprint, |Fingerprint(bytes)| bytes),
+        fingerprint,
         ..options
     })
 }

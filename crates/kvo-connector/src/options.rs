@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Economy, EventDetail, error::OptionsError};
+use crate::{Economy, EventDetail, Namespace, error::OptionsError};
 
 /// What a group's layers attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ impl GroupOptions {
 /// What a [`Connector`](crate::Connector) is made with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorOptions {
+    /// Whose data its chunks are.
+    pub namespace: Namespace,
     /// The groups, in the order of their indices; at least one.
     pub groups: Vec<GroupOptions>,
     /// Tokens that a block hash covers beside those of the hashes before it. Every group's block is a multiple of it.
@@ -90,11 +92,12 @@ pub struct ConnectorOptions {
 }
 
 impl ConnectorOptions {
-    /// For groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is recomputed, lookups
-    /// have a second, copies a minute, offers 64 chunks, a load is one copy, stores may fail in 3 steps, blocks are kept until
-    /// they are named, and all that is found can be loaded.
-    pub fn new(groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
+    /// For data of `namespace`, in groups whose blocks are hashed every `hash_tokens` tokens; one worker, the last token is
+    /// recomputed, lookups have a second, copies a minute, offers 64 chunks, a load is one copy, stores may fail in 3 steps,
+    /// blocks are kept until they are named, and all that is found can be loaded.
+    pub fn new(namespace: Namespace, groups: Vec<GroupOptions>, hash_tokens: u32) -> Self {
         Self {
+            namespace,
             groups,
             hash_tokens,
             num_workers: 1,

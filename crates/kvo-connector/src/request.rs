@@ -5,8 +5,7 @@ use std::time::Duration;
 use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 
 use crate::{
-    BlockDetail, CopyId,
-    hasher::salted,
+    BlockDetail, ChunkNames, CopyId, Namespace,
     matching::{Boundary, Wish},
     options::{ConnectorOptions, GroupKind, GroupOptions},
     params::RequestParams,
@@ -19,6 +18,7 @@ pub(crate) struct Request {
     pub(crate) arrival: u64,
     pub(crate) context: RequestContext,
     pub(crate) params: RequestParams,
+    names: ChunkNames,
     pub(crate) prompt_tokens: u32,
     /// Tokens that it has, prompt and output.
     pub(crate) num_tokens: u32,
@@ -50,6 +50,19 @@ pub(crate) struct Request {
     pub(crate) stores_behind: Option<OffloadKey>,
     /// A tier wants all its chunks, those that it loads among them.
     pub(crate) offers_all: bool,
+    pub(crate) data: Data,
+}
+
+/// Which weights have computed the KV data that an engine has of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// It has said of none that it has computed it or found it on the GPU. What was loaded is settled.
+    None,
+    /// Those of now.
+    Current,
+    /// Some of it others, that are no more. What is computed from it is of no namespace, so nothing of it is stored, and
+    /// nothing is loaded.
+    Outdated,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +76,8 @@ pub(crate) struct Match {
 pub(crate) struct GroupState {
     /// Of each chunk whose hash is known.
     pub(crate) keys: Vec<OffloadKey>,
+    /// What those are made of: the engine's hashes of their last blocks.
+    hashes: Vec<BlockHash>,
     /// Nothing where the engine has none.
     pub(crate) table: Vec<Option<BlockId>>,
     /// So many of them, from the first on, have been forgotten.
@@ -77,17 +92,18 @@ impl Request {
         context: RequestContext,
         prompt_tokens: u32,
         params: RequestParams,
-        num_groups: usize,
+        options: &ConnectorOptions,
     ) -> Self {
         Self {
             arrival,
             context,
+            names: names(&options.namespace, &params),
             params,
             prompt_tokens,
             num_tokens: prompt_tokens,
             num_hashes: 0,
             tokens: Vec::new(),
-            groups: (0..num_groups).map(|_| GroupState::default()).collect(),
+            groups: options.groups.iter().map(|_| GroupState::default()).collect(),
             settled: 0,
             matched: None,
             asks_since: None,
@@ -101,6 +117,7 @@ impl Request {
             failed_in_step: None,
             stores_behind: None,
             offers_all: false,
+            data: Data::None,
         }
     }
 
@@ -115,13 +132,32 @@ impl Request {
             let Some(end) = end else { break };
             for ((group, state), index) in options.groups.iter().zip(&mut self.groups).zip(0..) {
                 if end.is_multiple_of(group.chunk_tokens()) {
-                    let hash = self.params.salt.map_or(*hash, |salt| salted(&salt, *hash));
-                    let key = OffloadKey::new(hash, GroupIdx(index));
+                    let key = OffloadKey::new(self.names.name(*hash), GroupIdx(index));
                     state.keys.push(key);
+                    state.hashes.push(*hash);
                     positions.push((key, end));
                 }
             }
         }
+        self.context.push_positions(positions);
+    }
+
+    /// Names all its chunks anew. What it has KV data of belongs to the namespace before.
+    pub(crate) fn rename(&mut self, options: &ConnectorOptions) {
+        if self.data != Data::None || self.settled > 0 {
+            self.data = Data::Outdated;
+        }
+        self.names = names(&options.namespace, &self.params);
+        let mut positions = Vec::new();
+        for ((group, state), index) in options.groups.iter().zip(&mut self.groups).zip(0..) {
+            for (key, hash) in state.keys.iter_mut().zip(&state.hashes) {
+                *key = OffloadKey::new(self.names.name(*hash), GroupIdx(index));
+            }
+            let ends = (1..).map(|nth: u32| nth.saturating_mul(group.chunk_tokens()));
+            positions.extend(state.keys.iter().copied().zip(ends));
+        }
+        // As they would have come.
+        positions.sort_by_key(|(_, end)| *end);
         self.context.push_positions(positions);
     }
 
@@ -131,6 +167,9 @@ impl Request {
         let chunk_tokens = group.chunk_tokens() as usize;
         let tokens = self.tokens.get(chunk * chunk_tokens..(chunk + 1) * chunk_tokens);
         BlockDetail {
+            hash: self.groups[nth].hashes[chunk],
+            adapter: self.params.adapter,
+            is_salted: self.params.salt.is_some(),
             parent: chunk.checked_sub(1).map(|before| keys[before].hash()),
             num_tokens: group.chunk_tokens(),
             tokens: tokens.map(<[u32]>::to_vec).unwrap_or_default(),
@@ -171,11 +210,26 @@ impl Request {
         self.matched = None;
         self.asks_since = None;
         self.stores_behind = None;
+        self.data = Data::None;
         for group in &mut self.groups {
             group.set_table(&[]);
             group.next_store = 0;
         }
     }
+
+    /// The engine says that it has KV data of so many tokens.
+    pub(crate) fn claim_data(&mut self, computed: u32) {
+        if computed > 0 && self.data == Data::None {
+            self.data = Data::Current;
+        } else if computed == 0 && self.groups.iter().all(|group| group.table.is_empty()) {
+            // It has not begun, whatever was meant to be found on the GPU before.
+            self.data = Data::None;
+        }
+    }
+}
+
+fn names(namespace: &Namespace, params: &RequestParams) -> ChunkNames {
+    namespace.names(params.adapter.as_ref(), params.salt.as_ref())
 }
 
 impl GroupState {

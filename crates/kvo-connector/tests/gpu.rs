@@ -4,12 +4,12 @@
 use std::{sync::Arc, time::Duration};
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, CopyOutcome, GroupOptions, LayerOrder, PrefixMatch,
+    BlockHasher, Connector, ConnectorOptions, CopyOutcome, GroupOptions, LayerOrder, Namespace, PrefixMatch,
     RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
 };
 use kvo_core::{BlockId, ChunkLayout, ComputePoint, DeviceSpan, ManualClock, RequestId, StreamHandle};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-use kvo_cuda::{BlockLayout, CudaOptions, PathTable};
+use kvo_cuda::{BlockLayout, CudaOptions, Fingerprint, PathTable};
 use kvo_fakecuda::FakeDriver;
 use kvo_gpu_check::CudaWorker;
 use kvo_policies::Lru;
@@ -18,6 +18,7 @@ const BLOCK_TOKENS: u32 = 4;
 const NUM_BLOCKS: u32 = 16;
 const LAYERS: u32 = 3;
 const LONG: Duration = Duration::from_mins(1);
+const NAMESPACE: Namespace = Namespace { fingerprint: Fingerprint([1; 32]), epoch: 1 };
 
 struct Engine {
     connector: Connector<CpuManager<Lru>>,
@@ -43,7 +44,7 @@ impl Engine {
         let worker = Worker::new(gpu, &[cache], layout, (8, chunk.chunk_bytes()), options).unwrap();
         let manager = CpuManager::new(CpuOptions::new(8), Lru::new(8)).unwrap();
         let groups = vec![GroupOptions::full(BLOCK_TOKENS).with_blocks_per_chunk(2)];
-        let options = ConnectorOptions::new(groups, BLOCK_TOKENS);
+        let options = ConnectorOptions::new(NAMESPACE, groups, BLOCK_TOKENS);
         let connector = Connector::new(options, manager, Box::new(ManualClock::default())).unwrap();
         Self { connector, worker, cache, stream, chunk }
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use kvo_connector::{
-    AnyDevice, BlockHasher, BuildError, CopyOutcome, DeviceKind, GroupOptions, NvmeConfig, Offload,
-    OffloadConfig, PrefixMatch, RequestParams, Scheduled, StepInput, Worker, WorkerReport,
+    AnyDevice, BlockHasher, BuildError, CopyOutcome, DeviceKind, EngineIdentity, GroupOptions, NvmeConfig,
+    Offload, OffloadConfig, PrefixMatch, RequestParams, Scheduled, StepInput, Worker, WorkerReport,
 };
 use kvo_core::{BlockId, ChunkLayout, DeviceSpan, HostMemory, OffloadManager, RequestId};
 use kvo_cuda::BlockLayout;
@@ -31,8 +31,16 @@ fn config() -> OffloadConfig {
     config
 }
 
+fn identity(epoch: u64) -> EngineIdentity {
+    EngineIdentity::new("example", "a byte", epoch)
+}
+
 fn build(config: OffloadConfig) -> Result<Offload, BuildError> {
-    Offload::builder(config, layout(), vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS).build()
+    build_for(identity(1), config)
+}
+
+fn build_for(identity: EngineIdentity, config: OffloadConfig) -> Result<Offload, BuildError> {
+    Offload::builder(config, identity, layout(), vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS).build()
 }
 
 #[track_caller]
@@ -112,13 +120,13 @@ fn a_budget_is_so_many_whole_chunks() {
 #[test]
 fn an_engine_that_says_two_things_of_itself_is_refused() {
     let two = vec![GroupOptions::full(BLOCK_TOKENS); 2];
-    let error = Offload::builder(config(), layout(), two, BLOCK_TOKENS).build().unwrap_err();
+    let error = Offload::builder(config(), identity(1), layout(), two, BLOCK_TOKENS).build().unwrap_err();
     assert_eq!(error.to_string(), "the layout has 1 groups, and 2 were given");
     let four = vec![GroupOptions::full(BLOCK_TOKENS).with_blocks_per_chunk(4)];
-    let error = Offload::builder(config(), layout(), four, BLOCK_TOKENS).build().unwrap_err();
+    let error = Offload::builder(config(), identity(1), layout(), four, BLOCK_TOKENS).build().unwrap_err();
     assert_eq!(error.to_string(), "group 0 has 4 blocks a chunk, in the layout 1");
     let odd = vec![GroupOptions::full(BLOCK_TOKENS)];
-    let error = Offload::builder(config(), layout(), odd, 3).build().unwrap_err();
+    let error = Offload::builder(config(), identity(1), layout(), odd, 3).build().unwrap_err();
     assert!(error.to_string().contains("no multiple of hash_tokens, 3"), "{error}");
 }
 
@@ -159,9 +167,9 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(dir: Option<&Path>) -> Self {
+    fn new(dir: Option<&Path>, epoch: u64) -> Self {
         let nvme = dir.map(|dir| NvmeConfig::new(dir, 32 << 12));
-        let offload = build(OffloadConfig { nvme, ..config() }).unwrap();
+        let offload = build_for(identity(epoch), OffloadConfig { nvme, ..config() }).unwrap();
         let (device, why) = offload.open_device().unwrap();
         assert_eq!(why, "as device.kind says");
         let AnyDevice::Host(host) = &device else { panic!("the configuration says host") };
@@ -252,7 +260,7 @@ fn tokens() -> Vec<u32> {
 
 #[test]
 fn what_one_configuration_makes_brings_a_prefix_back() {
-    let mut engine = Engine::new(None);
+    let mut engine = Engine::new(None, 1);
     assert_eq!((engine.offload.num_slots(), engine.offload.slot_bytes()), (16, 256));
     assert_eq!(engine.serve(&tokens()), 0);
     assert_eq!(engine.serve(&tokens()), 24);
@@ -261,13 +269,41 @@ fn what_one_configuration_makes_brings_a_prefix_back() {
 #[test]
 fn a_store_that_is_opened_again_brings_a_prefix_back() {
     let dir = tempfile::tempdir().unwrap();
-    let mut engine = Engine::new(Some(dir.path()));
+    let mut engine = Engine::new(Some(dir.path()), 1);
     assert_eq!(engine.serve(&tokens()), 0);
     engine.settle();
     drop(engine);
-    let mut engine = Engine::new(Some(dir.path()));
+    let mut engine = Engine::new(Some(dir.path()), 1);
     assert_eq!(engine.offload.connector.manager().counts().free, 16);
     assert_eq!(engine.serve(&tokens()), 24);
     let promoted = engine.offload.connector.manager().stats().primary.chunks_promoted;
     assert_eq!(promoted, 6);
+}
+
+#[test]
+fn an_engine_that_starts_with_other_weights_finds_nothing_of_before() {
+    let dir = tempfile::tempdir().unwrap();
+    for (epoch, found) in [(1, 0), (2, 0), (1, 24), (2, 24)] {
+        let mut engine = Engine::new(Some(dir.path()), epoch);
+        assert_eq!(engine.serve(&tokens()), found, "epoch {epoch}");
+        engine.settle();
+    }
+}
+
+#[test]
+fn the_store_of_another_engine_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let nvme = Some(NvmeConfig::new(dir.path(), 32 << 12));
+    let config = OffloadConfig { nvme, ..config() };
+    drop(build_for(identity(1), config.clone()).unwrap());
+    for identity in
+        [EngineIdentity::new("another", "a byte", 1), EngineIdentity::new("example", "two bytes", 1)]
+    {
+        let error = build_for(identity, config.clone()).unwrap_err();
+        assert!(error.to_string().contains("its fingerprint is"), "{error}");
+    }
+    // Blocks of another number of tokens are another layout, as long as they are.
+    let groups = vec![GroupOptions::full(2 * BLOCK_TOKENS)];
+    let error = Offload::builder(config, identity(1), layout(), groups, BLOCK_TOKENS).build().unwrap_err();
+    assert!(error.to_string().contains("its fingerprint is"), "{error}");
 }

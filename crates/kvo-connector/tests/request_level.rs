@@ -3,18 +3,20 @@
 use std::sync::{Arc, Mutex};
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, CopyResult, GroupOptions, PrefixMatch, RequestParams,
-    Scheduled, StepInput,
+    BlockHasher, Connector, ConnectorOptions, CopyResult, GroupOptions, Namespace, PrefixMatch,
+    RequestParams, Scheduled, StepInput,
 };
 use kvo_core::{
     BlockId, JobRejected, ManualClock, Medium, OffloadKey, OffloadPolicy, RequestContext, RequestId,
     SecondaryTier, TierCompletion, TierJob, TierLookup,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_cuda::Fingerprint;
 use kvo_policies::Lru;
 use kvo_tiering::{TieringManager, TieringOptions};
 
 const CHUNK: u32 = 16;
+const NAMESPACE: Namespace = Namespace { fingerprint: Fingerprint([1; 32]), epoch: 1 };
 
 type Given = Arc<Mutex<Vec<(RequestId, usize)>>>;
 
@@ -56,7 +58,7 @@ fn a_tier_that_wants_all_chunks_is_given_those_that_are_loaded() {
     let tiers: Vec<Box<dyn SecondaryTier>> = vec![Box::new(WantsAll(given.clone(), Vec::new()))];
     let clock = Box::new(ManualClock::default());
     let manager = TieringManager::new(primary, tiers, TieringOptions::new(1), clock).unwrap();
-    let options = ConnectorOptions::new(vec![GroupOptions::full(CHUNK)], CHUNK);
+    let options = ConnectorOptions::new(NAMESPACE, vec![GroupOptions::full(CHUNK)], CHUNK);
     let mut connector = Connector::new(options, manager, Box::new(ManualClock::default())).unwrap();
     let tokens: Vec<u32> = (0..=2 * CHUNK).collect();
     let blocks = [0, 1, 2].map(|block| Some(BlockId(block)));

@@ -6,8 +6,8 @@ use std::{
 };
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, PrefixMatch,
-    RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerError, WorkerOptions, WorkerReport,
+    BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, Namespace,
+    PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerError, WorkerOptions, WorkerReport,
 };
 use kvo_core::{
     AttachError, BlockId, ChunkLayout, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan,
@@ -16,10 +16,11 @@ use kvo_core::{
     TransferFailure,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
-use kvo_cuda::{BlockLayout, ComputeError, HostDevice, HostDeviceOptions};
+use kvo_cuda::{BlockLayout, ComputeError, Fingerprint, HostDevice, HostDeviceOptions};
 use kvo_policies::Lru;
 
 const CHUNK: u32 = 16;
+const NAMESPACE: Namespace = Namespace { fingerprint: Fingerprint([1; 32]), epoch: 1 };
 /// Longer than anything takes that ends.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -54,7 +55,7 @@ struct Plans(Connector<CpuManager<Lru>>);
 
 impl Plans {
     fn new() -> Self {
-        let options = ConnectorOptions::new(vec![GroupOptions::full(CHUNK)], CHUNK);
+        let options = ConnectorOptions::new(NAMESPACE, vec![GroupOptions::full(CHUNK)], CHUNK);
         let manager = CpuManager::new(CpuOptions::new(8), Lru::new(8)).unwrap();
         Self(Connector::new(options, manager, Box::new(ManualClock::default())).unwrap())
     }

@@ -71,6 +71,11 @@ pub trait OffloadManager: Send {
     /// The primary tier's name, as its events have it.
     fn primary_name(&self) -> &str;
 
+    /// The names of the tiers below it, in the order in which they are asked. A reset leaves their chunks as they are.
+    fn secondary_names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// Moves the events since the last call to the end of `events`.
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>);
 

@@ -520,6 +520,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.primary.name()
     }
 
+    fn secondary_names(&self) -> Vec<&str> {
+        self.tiers.all.iter().map(|tier| tier.inner.name()).collect()
+    }
+
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.primary.take_events(events);
         for tier in &mut self.tiers.all {

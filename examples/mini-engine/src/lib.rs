@@ -64,7 +64,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use kvo_connector::{Offload, OffloadConfig, WorkerOptions};
+//! use kvo_connector::{EngineIdentity, Offload, OffloadConfig, WorkerOptions};
 //! use kvo_mini_engine::{Connected, Engine, EngineOptions, KvCaches, Model, ModelConfig, NewRequest};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -73,7 +73,9 @@
 //! let caches = KvCaches::plan(model.config(), &options)?;
 //! let layout = caches.layout(1)?;
 //! let config = OffloadConfig::new(64 * layout.groups()[0].chunk_bytes());
-//! let kvo = Offload::builder(config, layout, caches.group_options(1), options.block_tokens).build()?;
+//! let identity = EngineIdentity::new("tiny, seed 1", "f32", 1);
+//! let groups = caches.group_options(1);
+//! let kvo = Offload::builder(config, identity, layout, groups, options.block_tokens).build()?;
 //! let host = kvo.host().clone();
 //! let connected = Connected::new(kvo.connector, host, WorkerOptions::default());
 //! let mut engine = Engine::new(model, options, connected)?;

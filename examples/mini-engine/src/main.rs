@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use kvo_connector::{NvmeConfig, OffloadConfig, WorkerOptions};
+use kvo_connector::{EngineIdentity, NvmeConfig, OffloadConfig, WorkerOptions};
 use kvo_cuda::GroupLayout;
 use kvo_mini_engine::{
     Connected, Engine, EngineOptions, Hits, KvCaches, KvLayout, Model, ModelConfig, NewRequest, NoOffload,
@@ -29,6 +29,9 @@ struct Args {
     /// Seed of random weights.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Which weights of the model these are, where it is trained on: what others of them have left is not used.
+    #[arg(long, default_value_t = 0)]
+    epoch: u64,
     /// Where KV data is kept besides the device.
     #[arg(long, value_enum, default_value = "off")]
     offload: Kept,
@@ -157,9 +160,9 @@ fn offload(
     };
     let groups = caches.group_options(args.blocks_per_chunk);
     let deadline = config.device.deadline_ms.map(Duration::from_millis);
-    let offload = kvo_connector::Offload::builder(config, layout, groups, args.block_tokens)
-        .with_fingerprint(caches.fingerprint(&identity(args)?, args.blocks_per_chunk)?)
-        .build()?;
+    let identity = EngineIdentity::new(model_name(args)?, "f32", args.epoch);
+    let offload =
+        kvo_connector::Offload::builder(config, identity, layout, groups, args.block_tokens).build()?;
     Ok((offload, deadline))
 }
 
@@ -176,7 +179,7 @@ fn config(args: &Args, chunk_bytes: u64) -> anyhow::Result<OffloadConfig> {
 }
 
 /// What tells the chunks of this model from those of others: its seed, or what is in its file.
-fn identity(args: &Args) -> anyhow::Result<String> {
+fn model_name(args: &Args) -> anyhow::Result<String> {
     Ok(match &*args.model {
         name @ ("tiny" | "small" | "window") => format!("{name}, seed {}", args.seed),
         path => format!("SHA-256 {:?}", Sha256::digest(std::fs::read(path)?)),

@@ -67,6 +67,12 @@ fn what_the_device_forgets_is_loaded() {
     let (success, out, errors) = run(&args);
     assert!(success, "{errors}");
     assert!(out.contains("loaded from CPU 32, promoted from NVMe 2 chunks of 16,"), "{out}");
+    // The same model, trained on: it finds nothing of before, and before finds what it had.
+    for (epoch, loaded) in [("1", 0), ("1", 32), ("0", 32)] {
+        let (success, out, errors) = run(&[&args[..], &["--epoch", epoch]].concat());
+        assert!(success, "{errors}");
+        assert!(out.contains(&format!("loaded from CPU {loaded},")), "epoch {epoch}: {out}");
+    }
     // Other weights have other chunks.
     check_refused(&[&args[..], &["--seed", "2"]].concat(), "belongs to another store");
 }

@@ -13,7 +13,7 @@ use crate::{
     matching::{Boundary, Finder, Found, Wish, blocks_needed, converge, needed},
     options::{GroupKind, GroupOptions},
     plan::CopyPlan,
-    request::{Match, Request},
+    request::{Data, Match, Request},
 };
 
 /// What a match has found.
@@ -45,7 +45,10 @@ impl<M: OffloadManager> Connector<M> {
             return Err(ConnectorError::TooManyTokens { req: id, computed, num_tokens });
         }
         request.matched = None;
-        if request.params.skip_reading || request.reads_no_more || self.is_flushing {
+        request.claim_data(computed);
+        let is_outdated = request.data == Data::Outdated;
+        let may_read = !request.params.skip_reading && !request.reads_no_more && !is_outdated;
+        if !may_read || self.is_flushing {
             return Ok(PrefixMatch::Loadable(0));
         }
         let wish = Wish {

@@ -13,7 +13,7 @@ use crate::{
     copies::{Copies, OpenCopy},
     options::{ConnectorOptions, GroupKind},
     plan::CopyPlan,
-    request::Request,
+    request::{Data, Request},
 };
 
 /// What a step does with a request.
@@ -157,13 +157,18 @@ impl<M: OffloadManager> Connector<M> {
         }
         request.settled = scheduled.settled;
         request.asks_since = None;
+        if request.data == Data::None {
+            request.data = Data::Current;
+        }
     }
 
     /// Offers the chunks of a request that are complete and were not offered yet.
     fn offer(&mut self, id: RequestId, now: Duration, stores: &mut Vec<CopyPlan>) {
         let Self { options, requests, scratch, manager, copies, stats, .. } = self;
         let request = requests.get_mut(&id).expect("every request was looked for");
-        if !request.loading.is_empty() || request.failed_stores > options.failed_stores_max {
+        let is_outdated = request.data == Data::Outdated;
+        let stores_no_more = is_outdated || request.failed_stores > options.failed_stores_max;
+        if stores_no_more || !request.loading.is_empty() {
             return;
         }
         // So that a refusal costs next to nothing, however many are refused in however many steps.

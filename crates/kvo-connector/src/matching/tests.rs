@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Namespace;
+
+const NAMESPACE: Namespace = Namespace { fingerprint: kvo_cuda::Fingerprint([0; 32]), epoch: 0 };
 
 #[derive(Clone, Debug)]
 struct Tiers {
@@ -90,7 +93,7 @@ fn case() -> impl Strategy<Value = Case> {
     let found = prop_oneof![12 => Just(Found::Ready), 1 => Just(Found::Later), 1 => Just(Found::Absent)];
     (groups, numbers, prop::collection::vec(found, 3 * 64)).prop_map(|(groups, numbers, found)| {
         let (num_tokens, computed, limit, recompute_last) = numbers;
-        let step = crate::ConnectorOptions::new(groups.clone(), 1).step().unwrap();
+        let step = crate::ConnectorOptions::new(NAMESPACE, groups.clone(), 1).step().unwrap();
         let wish = Wish { computed: computed.min(num_tokens), limit, num_tokens, recompute_last, step };
         let mut chunks = BTreeMap::new();
         for (nth, group) in groups.iter().enumerate() {
@@ -135,7 +138,7 @@ fn check(groups: &[GroupOptions], there: &[&[usize]], computed: u32, num_tokens:
         chunks.iter().map(|chunk| ((nth, *chunk), Found::Ready)).collect()
     };
     let chunks = there.iter().enumerate().flat_map(of_group).collect();
-    let step = crate::ConnectorOptions::new(groups.to_vec(), 1).step().unwrap();
+    let step = crate::ConnectorOptions::new(NAMESPACE, groups.to_vec(), 1).step().unwrap();
     let wish = Wish { computed, limit: u32::MAX, num_tokens, recompute_last: true, step };
     let found = converge(groups, &wish, &mut Tiers { chunks, asked: BTreeSet::new() });
     assert_eq!(found.map(|boundary| boundary.usable), usable);

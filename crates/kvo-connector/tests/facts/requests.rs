@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use kvo_connector::{
-    BlockHasher, ConnectorError, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions, RequestParams,
-    Scheduled, StepInput, StepPlan,
+    ConnectorError, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions, RequestParams, Scheduled,
+    StepInput, StepPlan,
 };
 use kvo_core::{BlockHash, EventKind, OffloadManager, RequestId, SlotId};
 
@@ -197,8 +197,8 @@ fn routers_are_told_of_blocks_with_their_parents_and_tokens() {
     let ids = tokens(1, 2 * CHUNK);
     bench.connector.new_request(RequestId(1), 2 * CHUNK, RequestParams::default()).unwrap();
     bench.connector.add_tokens(RequestId(1), &ids).unwrap();
-    let hashes = BlockHasher::new(b"facts").blocks(CHUNK as usize, &ids);
-    bench.connector.add_hashes(RequestId(1), 2 * CHUNK, &hashes).unwrap();
+    bench.connector.add_hashes(RequestId(1), 2 * CHUNK, &Bench::hashes(&ids)).unwrap();
+    let names = Bench::names(&ids);
     let plan = bench.compute(1, 0, 2 * CHUNK);
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
     bench.done(&plan);
@@ -208,14 +208,14 @@ fn routers_are_told_of_blocks_with_their_parents_and_tokens() {
     let mut events = Vec::new();
     bench.connector.take_block_events(&mut events);
     let told: Vec<_> = events.iter().map(|event| (event.kind, event.block)).collect();
-    let other = BlockHasher::new(b"facts").blocks(CHUNK as usize, &tokens(2, CHUNK))[0];
+    let other = Bench::names(&tokens(2, CHUNK))[0];
     let (stored, removed) = (EventKind::Stored, EventKind::Removed);
-    assert_eq!(told[..4], [(stored, hashes[0]), (stored, hashes[1]), (removed, hashes[1]), (stored, other)]);
+    assert_eq!(told[..4], [(stored, names[0]), (stored, names[1]), (removed, names[1]), (stored, other)]);
     let mut gone = told[4..].to_vec();
-    gone.sort_by_key(|(_, block)| *block != hashes[0]);
-    assert_eq!(gone, [(removed, hashes[0]), (removed, other)], "the reset");
+    gone.sort_by_key(|(_, block)| *block != names[0]);
+    assert_eq!(gone, [(removed, names[0]), (removed, other)], "the reset");
     let detail = events[1].detail.as_ref().unwrap();
-    assert_eq!((detail.parent, detail.num_tokens), (Some(hashes[0]), CHUNK));
+    assert_eq!((detail.parent, detail.num_tokens), (Some(names[0]), CHUNK));
     assert_eq!(detail.tokens, ids[CHUNK as usize..]);
     assert_eq!(events[0].detail.as_ref().unwrap().parent, None);
     assert_eq!(events[3].detail.as_ref().unwrap().tokens, [], "nobody gave them");

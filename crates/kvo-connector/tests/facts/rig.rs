@@ -2,13 +2,15 @@
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, CopyId, CopyOutcome, CopyResult, Finish, GroupOptions,
-    PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan,
+    Namespace, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{BlockId, ManualClock, RequestId};
+use kvo_core::{BlockHash, BlockId, ManualClock, RequestId};
 use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_cuda::Fingerprint;
 use kvo_policies::Lru;
 
 pub(crate) const CHUNK: u32 = 16;
+pub(crate) const NAMESPACE: Namespace = Namespace { fingerprint: Fingerprint([1; 32]), epoch: 1 };
 
 pub(crate) struct Bench {
     pub(crate) connector: Connector<CpuManager<Lru>>,
@@ -18,7 +20,7 @@ pub(crate) struct Bench {
 
 /// Nothing but a full-attention group with one block a chunk, unless `change` says otherwise.
 pub(crate) fn bench_with(num_slots: u32, change: impl FnOnce(&mut ConnectorOptions)) -> Bench {
-    let mut options = ConnectorOptions::new(vec![GroupOptions::full(CHUNK)], CHUNK);
+    let mut options = ConnectorOptions::new(NAMESPACE, vec![GroupOptions::full(CHUNK)], CHUNK);
     change(&mut options);
     let manager = CpuManager::new(
         CpuOptions { record_events: options.events.is_some(), ..CpuOptions::new(num_slots) },
@@ -43,8 +45,17 @@ impl Bench {
     pub(crate) fn begin(&mut self, id: u64, tokens: &[u32], params: RequestParams) {
         let num = u32::try_from(tokens.len()).unwrap();
         self.connector.new_request(RequestId(id), num, params).unwrap();
-        let hashes = BlockHasher::new(b"facts").blocks(CHUNK as usize, tokens);
-        self.connector.add_hashes(RequestId(id), num, &hashes).unwrap();
+        self.connector.add_hashes(RequestId(id), num, &Self::hashes(tokens)).unwrap();
+    }
+
+    pub(crate) fn hashes(tokens: &[u32]) -> Vec<BlockHash> {
+        BlockHasher::new(b"facts").blocks(CHUNK as usize, tokens)
+    }
+
+    /// What tiers call chunks of requests without adapter and salt.
+    pub(crate) fn names(tokens: &[u32]) -> Vec<BlockHash> {
+        let names = NAMESPACE.names(None, None);
+        Self::hashes(tokens).into_iter().map(|hash| names.name(hash)).collect()
     }
 
     pub(crate) fn blocks(&mut self, num: u32) -> Vec<Option<BlockId>> {

@@ -131,6 +131,8 @@ fn parameters_say_what_is_read_and_what_is_stored() {
     assert_eq!(bench.loadable(3, 0), 0);
     bench.begin(4, &prompt, with(|params| params.salt = Some([1; 32])));
     assert_eq!(bench.loadable(4, 0), 0);
+    bench.begin(8, &prompt, with(|params| params.adapter = Some([1; 32])));
+    assert_eq!(bench.loadable(8, 0), 0);
     bench.begin(5, &prompt, RequestParams::default());
     assert_eq!(bench.loadable(5, 0), 2 * CHUNK);
 

@@ -10,21 +10,25 @@ use std::{
 };
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, ConnectorStats, CopyId, CopyOutcome, Finish, GroupKind,
-    GroupOptions, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, WorkerReport,
+    BlockHasher, Connector, ConnectorOptions, ConnectorStats, CopyId, CopyOutcome, Finish, GroupOptions,
+    Namespace, PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, WorkerReport,
 };
 use kvo_core::{
     BlockId, ChunkCounts, Clock, HostMemory, ManualClock, OffloadManager, RequestId, SecondaryTier, SlotId,
 };
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion};
+use kvo_cuda::Fingerprint;
 use kvo_policies::{CachePolicy, Lru, PolicyKind};
 use kvo_tiering::{MemoryTier, MemoryTierWorker, TieringManager, TieringOptions};
 
 use crate::{
-    memory::{Caches, LAYERS, Place},
+    memory::{Caches, LAYERS},
     random::{Random, mix},
     rank::Rank,
+    request::{Request, allocate},
 };
+
+const NAMESPACE: Namespace = Namespace { fingerprint: Fingerprint([1; 32]), epoch: 1 };
 
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one thing that may happen or not")]
@@ -63,6 +67,8 @@ pub(crate) struct Sums {
     waits: u64,
     held: u64,
     pub(crate) resets: u64,
+    /// Requests that had KV data of former weights.
+    pub(crate) outdated: u64,
     pub(crate) by_layer: u64,
     late: u64,
 }
@@ -84,6 +90,7 @@ impl Sums {
         self.waits += other.waits;
         self.held += other.held;
         self.resets += other.resets;
+        self.outdated += other.outdated;
         self.by_layer += other.by_layer;
         self.late += other.late;
     }
@@ -92,26 +99,9 @@ impl Sums {
         let Self { finished, aborted, preempted, loaded_tokens, loads, loads_failed, .. } = *self;
         let first = [finished, aborted, preempted, loaded_tokens, loads, loads_failed];
         let second = [self.stores, self.stores_failed, self.offers_refused, self.asked_again, self.waits];
-        let third = [self.held, self.resets, self.by_layer, self.late];
+        let third = [self.held, self.resets, self.outdated, self.by_layer, self.late];
         first.iter().chain(&second).chain(&third).all(|count| *count > 0)
     }
-}
-
-#[derive(Debug)]
-struct Request {
-    tokens: Vec<u32>,
-    /// Of each token and all before it.
-    prefixes: Vec<u64>,
-    wanted: usize,
-    tables: Vec<Vec<Option<BlockId>>>,
-    computed: u32,
-    loading: Option<CopyId>,
-    /// Up to where its load will have brought it, if it computes behind the layers of it.
-    behind_layers: Option<u32>,
-    /// Blocks that the connector was told of, by group.
-    told: Vec<usize>,
-    num_hashes: usize,
-    is_running: bool,
 }
 
 pub(crate) struct Engine {
@@ -136,6 +126,8 @@ pub(crate) struct Engine {
     succeeded: Vec<Arc<AtomicU64>>,
     hasher: BlockHasher,
     hash_tokens: u32,
+    /// Which weights compute.
+    epoch: u64,
     sums: Sums,
 }
 
@@ -164,7 +156,7 @@ impl Engine {
             offer_chunks_max: 1 + random.index(8),
             load_chunks_max: setup.load_chunks_max,
             num_workers: setup.num_workers,
-            ..ConnectorOptions::new(setup.groups.clone(), hash_tokens)
+            ..ConnectorOptions::new(NAMESPACE, setup.groups.clone(), hash_tokens)
         };
         let connector = Connector::new(options, manager, Box::new(clock.clone_as_clock())).unwrap();
         let blocks = || (0..setup.num_blocks).map(BlockId).collect::<Vec<_>>();
@@ -186,6 +178,7 @@ impl Engine {
             succeeded: Vec::new(),
             hasher: BlockHasher::new(b"simulated"),
             hash_tokens,
+            epoch: NAMESPACE.epoch,
             sums: Sums::default(),
         }
     }
@@ -196,7 +189,7 @@ impl Engine {
                 self.arrive(random);
             }
             if self.setup.resets && random.one_in(40) {
-                self.reset();
+                self.reset(random);
             }
             self.step(random);
         }
@@ -223,8 +216,10 @@ impl Engine {
         if random.one_in(4) {
             tokens.truncate(shared.max(1));
         }
+        let (salt, adapter) = (random.one_in(8).then_some([7; 32]), random.one_in(8).then_some([7; 32]));
         let params = RequestParams {
-            salt: random.one_in(8).then_some([7; 32]),
+            salt,
+            adapter,
             load_tokens_max: random.one_in(6).then(|| u32::try_from(random.below(30)).unwrap()),
             store_tokens_max: random.one_in(6).then(|| u32::try_from(random.below(60)).unwrap()),
             prompt_only: random.one_in(6),
@@ -235,22 +230,9 @@ impl Engine {
         if self.connector.new_request(RequestId(id), prompt, params).is_err() {
             return;
         }
-        let num_groups = self.setup.groups.len();
-        let mut request = Request {
-            wanted: tokens.len() + random.index(30),
-            tokens: Vec::new(),
-            prefixes: Vec::new(),
-            tables: vec![Vec::new(); num_groups],
-            computed: 0,
-            loading: None,
-            behind_layers: None,
-            told: vec![0; num_groups],
-            num_hashes: 0,
-            is_running: false,
-        };
-        for token in tokens {
-            request.push(token);
-        }
+        let tenant = 1 + u64::from(salt.is_some()) + 2 * u64::from(adapter.is_some());
+        let wanted = tokens.len() + random.index(30);
+        let request = Request::new(tokens, wanted, tenant, self.setup.groups.len());
         self.requests.insert(id, request);
         self.tell_hashes(id);
         self.waiting.push_back(id);
@@ -459,6 +441,7 @@ impl Engine {
                 let copy = self.connector.blocks_allocated(RequestId(id), &tables).unwrap();
                 request.told = request.tables.iter().map(Vec::len).collect();
                 request.loading = Some(copy);
+                request.compute(0..found, self.epoch);
                 // Only the layers of one copy are waited for.
                 let is_one_copy = self.connector.options().load_chunks_max == usize::MAX;
                 request.behind_layers = (is_one_copy && random.one_in(2)).then_some(found);
@@ -553,6 +536,7 @@ impl Engine {
         for (id, count) in pieces {
             let request = self.requests.get_mut(id).unwrap();
             request.told = request.tables.iter().map(Vec::len).collect();
+            request.compute(request.computed..request.computed + count, self.epoch);
             let (reads, writes) = request.accesses(&self.setup.groups, *count, draft(id));
             request.computed += count - draft(id);
             let Some(copy) = request.loading else {
@@ -603,9 +587,18 @@ impl Engine {
         });
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, random: &mut Random) {
         self.sums.resets += 1;
-        let flush = self.connector.reset();
+        // Weights that were there before may come again.
+        let epoch = random.below(3);
+        let flush = if epoch == self.epoch {
+            assert!(self.connector.reset_to(epoch).is_err());
+            self.connector.reset()
+        } else {
+            self.epoch = epoch;
+            self.connector.reset_to(epoch).unwrap()
+        };
+        self.sums.outdated += flush.outdated.len() as u64;
         for id in flush.loads_void {
             let request = self.requests.get_mut(&id.0).unwrap();
             assert!(request.loading.take().is_some());
@@ -650,112 +643,6 @@ impl Engine {
         (sums.stores, sums.stores_failed) = (stats.stores, stats.stores_failed);
         (sums.offers_refused, sums.asked_again) = (stats.offers_refused, stats.asked_again);
         sums.waits = stats.waits;
-    }
-}
-
-/// Gives a request the blocks for its tokens up to `to`, of which it computes those from `first` on; or none.
-fn allocate(
-    request: &mut Request,
-    groups: &[GroupOptions],
-    free: &mut BTreeMap<u32, Vec<BlockId>>,
-    first: u32,
-    to: u32,
-    random: &mut Random,
-) -> bool {
-    let needed =
-        |group: &GroupOptions, len: usize| (to.div_ceil(group.block_tokens) as usize).saturating_sub(len);
-    let mut of_pool: BTreeMap<u32, usize> = BTreeMap::new();
-    for (group, table) in groups.iter().zip(&request.tables) {
-        *of_pool.entry(group.pool).or_default() += needed(group, table.len());
-    }
-    if of_pool.iter().any(|(pool, count)| free[pool].len() < *count) {
-        return false;
-    }
-    for (group, table) in groups.iter().zip(&mut request.tables) {
-        let free = free.get_mut(&group.pool).unwrap();
-        for _ in 0..needed(group, table.len()) {
-            let out_of_window = match group.kind {
-                // What no token from `first` on attends to needs no block.
-                GroupKind::Window { tokens } => {
-                    let end = (u32::try_from(table.len()).unwrap() + 1) * group.block_tokens;
-                    end <= (first + 1).saturating_sub(tokens)
-                }
-                _ => false,
-            };
-            let block = if out_of_window { None } else { Some(free.swap_remove(random.index(free.len()))) };
-            table.push(block);
-        }
-    }
-    true
-}
-
-impl Request {
-    fn push(&mut self, token: u32) {
-        let before = self.prefixes.last().copied().unwrap_or(1);
-        self.prefixes.push(mix(before ^ mix(u64::from(token) + 1)));
-        self.tokens.push(token);
-    }
-
-    fn all_blocks(&self, groups: &[GroupOptions]) -> Vec<(u32, BlockId)> {
-        let of = |(group, table): (&GroupOptions, &Vec<Option<BlockId>>)| -> Vec<_> {
-            table.iter().flatten().map(|block| (group.pool, *block)).collect()
-        };
-        groups.iter().zip(&self.tables).flat_map(of).collect()
-    }
-
-    fn preempt(&mut self) {
-        self.tables.iter_mut().for_each(Vec::clear);
-        self.told.fill(0);
-        self.computed = 0;
-        self.behind_layers = None;
-        self.is_running = false;
-    }
-
-    fn new_blocks(&self) -> Vec<&[Option<BlockId>]> {
-        self.tables.iter().zip(&self.told).map(|(table, told)| &table[*told..]).collect()
-    }
-
-    /// Gives back blocks that were for a draft.
-    fn take_back(&mut self, groups: &[GroupOptions], free: &mut BTreeMap<u32, Vec<BlockId>>) {
-        for ((group, table), told) in groups.iter().zip(&mut self.tables).zip(&mut self.told) {
-            let needed = self.computed.div_ceil(group.block_tokens) as usize;
-            free.get_mut(&group.pool).unwrap().extend(table.drain(needed.min(table.len())..).flatten());
-            *told = (*told).min(table.len());
-        }
-    }
-
-    /// Gives back blocks that the next token does not attend to.
-    fn leave_behind(&mut self, groups: &[GroupOptions], free: &mut BTreeMap<u32, Vec<BlockId>>) {
-        for (group, table) in groups.iter().zip(&mut self.tables) {
-            let GroupKind::Window { tokens } = group.kind else { continue };
-            let gone = (self.computed + 1).saturating_sub(tokens) / group.block_tokens;
-            for block in table.iter_mut().take(gone as usize) {
-                free.get_mut(&group.pool).unwrap().extend(block.take());
-            }
-        }
-    }
-
-    /// What the compute of the next `count` tokens reads and writes, the last `draft` of them as somebody else's.
-    fn accesses(&self, groups: &[GroupOptions], count: u32, draft: u32) -> (Vec<Place>, Vec<Place>) {
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        for (nth, (group, table)) in groups.iter().zip(&self.tables).enumerate() {
-            let place = |token: u32| {
-                let block = table[(token / group.block_tokens) as usize].expect("compute needs this block");
-                Place { group: nth, block, token, prefix: self.prefixes[token as usize] }
-            };
-            let first = match group.kind {
-                GroupKind::Window { tokens } => (self.computed + 1).saturating_sub(tokens),
-                _ => 0,
-            };
-            reads.extend((first..self.computed).map(place));
-            let settled = self.computed + count - draft;
-            writes.extend((self.computed..settled).map(place));
-            writes.extend((settled..settled + draft).map(|token| {
-                let Place { prefix, .. } = place(token);
-                Place { prefix: !prefix, ..place(token) }
-            }));
-        }
-        (reads, writes)
     }
 }
 

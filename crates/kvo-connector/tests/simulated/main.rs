@@ -1,7 +1,7 @@
 //! The connector and its worker beside a small engine, on a device that is stepped in virtual time from a seed.
 //!
-//! The engine computes no model: the bytes of a token are a function of it and all tokens before it, and whatever attends
-//! to a token compares its bytes first. So a block that holds anything but what it should is found by the compute that
+//! The engine computes no model: the bytes of a token are a function of it and all tokens before it, of whose they are and of
+//! the weights that computed each, and whatever attends to a token compares its bytes first. So a block that holds anything but what it should is found by the compute that
 //! would have been wrong. The race detector of the device is on throughout.
 //!
 //! `KVO_SEED=<seed> cargo test -p kvo-connector --test simulated` replays a run alone.
@@ -10,6 +10,7 @@ mod engine;
 mod memory;
 mod random;
 mod rank;
+mod request;
 
 use engine::{Engine, Setup};
 use kvo_connector::GroupOptions;
@@ -71,6 +72,7 @@ fn copies_that_fail_or_hang_cost_time_and_nothing_else() {
     });
 }
 
+/// B55: and what other weights have computed comes back under those weights only.
 #[test]
 fn a_reset_at_any_time_brings_nothing_of_before_back() {
     with_seeds(100, |random| {

@@ -95,11 +95,11 @@ pub(crate) struct Place {
     /// Its number in its request.
     pub(crate) token: u32,
     /// What it and all tokens before it come to.
-    pub(crate) prefix: u64,
+    pub(crate) value: u64,
 }
 
 fn bytes_of(place: &Place, layer: u32) -> [u8; 5] {
-    let value = mix(place.prefix ^ mix(u64::from(layer) << 8 | place.group as u64));
+    let value = mix(place.value ^ mix(u64::from(layer) << 8 | place.group as u64));
     value.to_le_bytes()[..5].try_into().unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvo_connector::{Connector, ConnectorOptions, WorkerOptions};
+use kvo_connector::{Connector, ConnectorOptions, Namespace, WorkerOptions};
 use kvo_core::{HostMemory, SecondaryTier};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::{GroupLayout, PlanOptions};
@@ -60,12 +60,14 @@ pub(crate) fn connect(model: &Arc<Model>, options: EngineOptions, parts: Parts<'
     let tiers = tiers(Arc::clone(&host));
     let manager =
         TieringManager::new(primary, tiers, TieringOptions::new(slot_bytes), Box::new(clock)).unwrap();
+    // A test has one model.
+    let namespace = Namespace::new(caches.fingerprint("tests", blocks_per_chunk).unwrap(), 1);
     let connector_options = ConnectorOptions {
         lookup_patience,
         copy_patience,
         offer_chunks_max: 16,
         load_chunks_max,
-        ..ConnectorOptions::new(caches.group_options(blocks_per_chunk), options.block_tokens)
+        ..ConnectorOptions::new(namespace, caches.group_options(blocks_per_chunk), options.block_tokens)
     };
     let connector = Connector::new(connector_options, manager, Box::new(clock)).unwrap();
     // Marks as close as they can be.

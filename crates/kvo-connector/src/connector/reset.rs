@@ -1,0 +1,138 @@
+//! Chunks forgotten: those of memory, or whatever was computed by weights that are no more.
+
+use kvo_core::{Medium, OffloadManager, RequestId};
+
+use super::Connector;
+use crate::{ConnectorError, request::Data};
+
+/// What a reset has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flush {
+    /// The epoch from now on.
+    pub epoch: u64,
+    /// Tiers all of whose chunks are dropped.
+    pub tiers_cleared: Vec<String>,
+    /// Tiers that keep what they have. In the same epoch it is found there; of another epoch it is not, until that one
+    /// comes again, and goes as other chunks take its room.
+    pub tiers_kept: Vec<String>,
+    /// Requests with KV data of former weights, after a [change](Connector::reset_to) of those. They may go on, and load and
+    /// store nothing before they were preempted.
+    pub outdated: Vec<RequestId>,
+    /// Requests whose loads are void: they are to compute, or to match again when all copies are over.
+    pub loads_void: Vec<RequestId>,
+    /// Copies that are still under way. Nothing is loaded or stored before they are over.
+    pub copies_open: usize,
+}
+
+impl<M: OffloadManager> Connector<M> {
+    /// Drops every chunk of the primary tier. Copies that are under way are void; until they are over nothing is loaded,
+    /// stored, or brought up from lower tiers: a copy that a device never lets go of keeps offloading off, as its slot may
+    /// be written at any time. Requests go on, and their blocks are offered again. Lower tiers keep their chunks, which are
+    /// found there: for an engine whose memory is wanted for something else, not for one whose weights have changed.
+    ///
+    /// [Events](Self::take_events) that were not taken before tell of chunks that are gone.
+    pub fn reset(&mut self) -> Flush {
+        self.drop_all(false)
+    }
+
+    /// The weights have changed: as [`reset`](Self::reset), and from now on all chunks have other names, so that nothing that
+    /// was computed before is found in any tier, what is still on its way to one included. It is to be called behind the last
+    /// step that computes with the old weights and before the first one that computes with the new ones, by an engine that
+    /// also forgets which blocks it has on the GPU.
+    ///
+    /// A request of which the engine has KV data then goes on with data of both, so nothing of it is stored, and it loads
+    /// nothing, until it was [preempted](crate::StepInput::preempted) and begins anew. Others are served as if they came now.
+    ///
+    /// Epochs need not ascend: where the weights are again those of an earlier epoch, what lower tiers have of it is found
+    /// again. An engine that starts anew says by its options which epoch its weights are.
+    ///
+    /// # Errors
+    /// [`ConnectorError::SameEpoch`] if it is the epoch of now; then nothing has changed.
+    pub fn reset_to(&mut self, epoch: u64) -> Result<Flush, ConnectorError> {
+        if epoch == self.options.namespace.epoch {
+            return Err(ConnectorError::SameEpoch { epoch });
+        }
+        self.options.namespace.epoch = epoch;
+        Ok(self.drop_all(true))
+    }
+
+    fn drop_all(&mut self, is_renamed: bool) -> Flush {
+        self.collect_events();
+        self.manager.reset_cache();
+        if let Some(directory) = &mut self.directory {
+            directory.emptied(self.manager.primary_name(), Medium::Memory);
+            if is_renamed {
+                directory.retire();
+            }
+        }
+        for copy in self.copies.all_mut() {
+            copy.is_void = true;
+        }
+        let mut loads_void = Vec::new();
+        for (id, request) in &mut self.requests {
+            request.matched = None;
+            request.waits_for = None;
+            request.stores_behind = None;
+            if request.give_up_load() {
+                // Nobody will say whether what it brings is there.
+                request.take_back(request.load_from, &self.options);
+                loads_void.push(*id);
+            }
+            for group in &mut request.groups {
+                group.next_store = 0;
+            }
+        }
+        for plan in std::mem::take(&mut self.loads) {
+            self.end(plan.copy);
+        }
+        self.matched.clear();
+        self.num_stale = self.copies.len();
+        self.is_flushing = true;
+        self.go_on_if_flushed();
+        loads_void.sort_unstable();
+        Flush {
+            epoch: self.options.namespace.epoch,
+            tiers_cleared: vec![self.manager.primary_name().to_owned()],
+            tiers_kept: self.manager.secondary_names().iter().map(|&name| name.to_owned()).collect(),
+            outdated: if is_renamed { self.rename_all() } else { Vec::new() },
+            loads_void,
+            copies_open: self.num_stale,
+        }
+    }
+
+    /// Names the chunks of all requests anew; the requests with KV data of another namespace.
+    fn rename_all(&mut self) -> Vec<RequestId> {
+        let mut outdated = Vec::new();
+        for (id, request) in &mut self.requests {
+            if let Some(directory) = &mut self.directory {
+                directory.forget(request.names());
+            }
+            request.rename(&self.options);
+            if request.data == Data::Outdated {
+                outdated.push(*id);
+            }
+        }
+        self.name_all();
+        outdated.sort_unstable();
+        outdated
+    }
+
+    /// Takes the chunks of all requests into the directory, under new names.
+    fn name_all(&mut self) {
+        let Some(directory) = &mut self.directory else { return };
+        for request in self.requests.values() {
+            for (nth, group) in self.options.groups.iter().enumerate() {
+                for (chunk, key) in request.groups[nth].keys.iter().enumerate() {
+                    directory.name(*key, || request.detail(nth, chunk, group));
+                }
+            }
+        }
+    }
+
+    pub(super) fn go_on_if_flushed(&mut self) {
+        if self.is_flushing && self.num_stale == 0 {
+            self.is_flushing = false;
+            self.manager.on_reset_flushed();
+        }
+    }
+}
