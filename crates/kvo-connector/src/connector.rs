@@ -64,6 +64,8 @@ pub struct Connector<M> {
     /// Copies of before a reset that are not over.
     num_stale: usize,
     is_flushing: bool,
+    /// Nothing is kept or found any more.
+    is_shut_down: bool,
     stats: ConnectorStats,
     scratch: step::Scratch,
     /// Only if block events are wanted.
@@ -148,6 +150,7 @@ impl<M: OffloadManager> Connector<M> {
             settled: Vec::new(),
             num_stale: 0,
             is_flushing: false,
+            is_shut_down: false,
             stats: ConnectorStats::default(),
             scratch: step::Scratch::default(),
         })

@@ -58,6 +58,9 @@ pub enum CopyFailure {
     /// The device holds on to a copy behind which it was to begin, and so to blocks of it.
     #[error("a copy that failed still has some of its blocks")]
     BlocksHeld,
+    /// The worker is [shut down](Worker::shut_down), and had not begun it.
+    #[error("the worker is shut down")]
+    ShutDown,
     /// The plan does not fit the layout of this worker's caches.
     #[error("the plan does not fit the caches: {0}")]
     Plan(#[from] PlanError),
@@ -96,6 +99,7 @@ pub struct Worker<D> {
     reports: Vec<WorkerReport>,
     done: Vec<TransferCompletion>,
     released: Vec<Ticket>,
+    is_shut_down: bool,
 }
 
 #[derive(Debug)]
@@ -157,6 +161,7 @@ impl<D: DeviceBackend> Worker<D> {
             reports: Vec::new(),
             done: Vec::new(),
             released: Vec::new(),
+            is_shut_down: false,
         })
     }
 
@@ -183,6 +188,12 @@ impl<D: DeviceBackend> Worker<D> {
 
     fn start(&mut self, plans: &[CopyPlan], compute: ComputePoint) {
         if plans.is_empty() {
+            return;
+        }
+        if self.is_shut_down {
+            for plan in plans {
+                self.fail(plan.copy, CopyFailure::ShutDown);
+            }
             return;
         }
         let fence = self.device.record_fence(compute);
@@ -369,6 +380,24 @@ impl<D: DeviceBackend> Worker<D> {
             }
             self.nap(left);
         }
+    }
+
+    /// Begins nothing any more, and waits up to `timeout` for what has begun; what was queued has failed. Reports come with
+    /// the next poll. Called again, it waits again for what is left.
+    ///
+    /// Dropping a worker drops its device, which does the same with patience of its own. What the device still touches it
+    /// keeps, then too.
+    ///
+    /// # Errors
+    /// [`DrainError`] says how many copies are under way still.
+    pub fn shut_down(&mut self, timeout: Duration) -> Result<(), DrainError> {
+        self.is_shut_down = true;
+        let queued: Vec<_> = self.queued.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+        for Queued { copy, .. } in queued {
+            self.open.remove(&copy);
+            self.fail(copy, CopyFailure::ShutDown);
+        }
+        self.drain(timeout)
     }
 
     /// Waits a moment, at most `left`, for something.

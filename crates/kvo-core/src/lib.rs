@@ -92,7 +92,7 @@ pub use crate::{
     stats::{ChunkCounts, EdgeStats},
     tables::{prefetch, reserve_table},
     tier::{
-        JobRejected, RejectReason, ReleasedSlot, SecondaryTier, TierChunk, TierCompletion, TierDirection,
-        TierJob, TierOutcome,
+        JobRejected, RejectReason, ReleasedSlot, SecondaryTier, ShutDown, TierChunk, TierCompletion,
+        TierDirection, TierJob, TierOutcome,
     },
 };

@@ -1,8 +1,11 @@
 //! The manager's side of the seam between an engine and kvo.
 
+use std::time::Duration;
+
 use crate::{
     ChunkCounts, CompleteError, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent, OffloadKey,
-    OffloadPolicy, PrefixLookup, RequestContext, RequestError, StoreError, StoreOutcome, TransferResult,
+    OffloadPolicy, PrefixLookup, RequestContext, RequestError, ShutDown, StoreError, StoreOutcome,
+    TransferResult,
 };
 
 /// Says where chunks are, reserves room for them and keeps their recency. The engine's scheduler calls it.
@@ -96,5 +99,13 @@ pub trait OffloadManager: Send {
     /// holds.
     fn has_pending_work(&self) -> bool {
         false
+    }
+
+    /// Ends all tiers below the primary, one after the other, each also if another fails: not a call of a scheduler that
+    /// runs, as it waits up to `timeout`. From then on nothing is found or kept below. It may be called again, and tries
+    /// again what has not ended.
+    fn shut_down(&mut self, timeout: Duration) -> ShutDown {
+        let _ = timeout;
+        ShutDown::default()
     }
 }

@@ -1,5 +1,7 @@
 //! Tiers below the primary.
 
+use std::{error::Error, time::Duration};
+
 use crate::{
     JobId, Locality, Medium, OffloadEvent, OffloadKey, OffloadPolicy, RequestContext, RequestId, SlotId,
     TierLookup,
@@ -75,6 +77,37 @@ pub trait SecondaryTier: Send {
     /// Moves the events since the last call to the end of `events`.
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         let _ = events;
+    }
+
+    /// Ends the tier: the one call that may wait, about as long as `timeout`. From its beginning on no job is taken and
+    /// nothing is found. What has ended by then is reported by the next [`poll`](Self::poll), and so is, as failed, what has
+    /// not; its slots stay held.
+    ///
+    /// A tier that has ended does nothing when it is called again; one that could not end tries again.
+    ///
+    /// # Errors
+    /// Why it is not ended well, as the tier says it. Memory that its I/O may still touch is not let go.
+    fn shut_down(&mut self, timeout: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let _ = timeout;
+        Ok(())
+    }
+}
+
+/// What a shut-down has left.
+#[derive(Debug, Default)]
+pub struct ShutDown {
+    /// Tiers that were not ended well, by name, and why.
+    pub tiers_failed: Vec<(String, Box<dyn Error + Send + Sync>)>,
+    /// Jobs that no tier has reported.
+    pub jobs_open: usize,
+    /// Slots of the primary that I/O of tiers may still touch, beside those of such jobs.
+    pub slots_held: usize,
+}
+
+impl ShutDown {
+    /// Whether nothing was left.
+    pub fn is_clean(&self) -> bool {
+        self.tiers_failed.is_empty() && self.jobs_open == 0 && self.slots_held == 0
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store: jobs in, chunks out to the threads, completions back.
 
+mod close;
 mod direct;
 mod ends;
 mod job;
@@ -25,11 +26,10 @@ use kvo_core::{
     SlotAccessError, SlotId, TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::{
-    Admission, AdmissionRule, CloseError, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError,
-    RecoveryReport, SlotCounts, StoreStats, TierState, Wear,
+    Admission, AdmissionRule, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport,
+    SlotCounts, StoreStats, TierState, Wear,
     admission::Gate,
     catalog::{Catalog, EventLog},
     direct::{ALIGN_BYTES, DirectFile},
@@ -127,8 +127,18 @@ pub struct NvmeStore {
     journal: Box<dyn Journal>,
     info: EngineInfo,
     events: Receiver<Event>,
-    is_closed: bool,
+    life: Life,
     scratch: Scratch,
+}
+
+/// How far a store has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// It takes nothing any more.
+    Closed,
+    /// It has no thread any more, and has left its index for the next opening as well as it could.
+    Ended,
 }
 
 /// A request that was announced.
@@ -340,7 +350,7 @@ impl NvmeStore {
             journal,
             info,
             events,
-            is_closed: false,
+            life: Life::Open,
             scratch: Scratch::default(),
         })
     }
@@ -494,39 +504,7 @@ impl NvmeStore {
             self.absorb();
         }
     }
-
-    /// Ends the store: waits up to `timeout` for what is under way, and writes down which chunks there are and in
-    /// which order they would have been evicted, which a device that hangs has two minutes for. Jobs that were not
-    /// polled by then never will be.
-    ///
-    /// Dropping the store does the same, with a minute of patience, and can only log what went wrong.
-    ///
-    /// # Errors
-    /// [`CloseError`]: then the next opening finds the store as after a crash, which costs the order and perhaps some
-    /// chunks. Nothing is unmapped under I/O that has not ended: that memory stays for as long as the process lives.
-    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
-        self.end(timeout)
-    }
-
-    fn end(&mut self, timeout: Duration) -> Result<(), CloseError> {
-        self.is_closed = true;
-        let stopped = self.engine.stop(timeout);
-        while let Ok(event) = self.events.try_recv() {
-            self.take_in(event);
-        }
-        stopped.map_err(|stuck| CloseError::Stuck { transfers: stuck.0, waited: timeout })?;
-        let order = self.catalog.take_eviction_order();
-        let closed = self.journal.close(&order, self.written_in_life());
-        // The kernel lets go of a ring, and with it of the files, when it finds the time.
-        for file in &self.files {
-            let _ = flock(&**file, FlockOperation::Unlock);
-        }
-        closed.map_err(CloseError::Index)
-    }
 }
-
-/// How long a store that is dropped waits for what is under way.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The memory of a store that has none.
 struct NoMemory {
@@ -558,16 +536,6 @@ impl fmt::Debug for NvmeStore {
             .field("paths", &self.paths)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for NvmeStore {
-    fn drop(&mut self) {
-        if !self.is_closed
-            && let Err(error) = self.end(PATIENCE)
-        {
-            tracing::error!(tier = &*self.name, %error, "dropped, and not closed");
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The tiering manager.
 
 mod below;
+mod shut_down;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -8,7 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     ChunkCounts, Clock, CompleteError, JobId, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent,
     OffloadKey, OffloadManager, OffloadPolicy, RequestContext, RequestError, RequestId, SecondaryTier,
-    StoreError, StoreJob, StoreOutcome, TierDirection, TierOutcome, TransferResult,
+    ShutDown, StoreError, StoreJob, StoreOutcome, TierDirection, TierOutcome, TransferResult,
 };
 use kvo_cpu::{CpuManager, Released, TierHold};
 use kvo_policies::CachePolicy;
@@ -44,6 +45,8 @@ pub struct TieringManager<P> {
     promotions_held: bool,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
     stats: TieringStats,
+    /// Tiers have ended, or have been told to.
+    is_shut_down: bool,
 }
 
 /// What a store job at the primary will cascade.
@@ -112,6 +115,7 @@ impl<P: CachePolicy> TieringManager<P> {
             polled_in_step: false,
             promotions_held: false,
             stats: TieringStats::default(),
+            is_shut_down: false,
         })
     }
 
@@ -269,7 +273,7 @@ impl<P: CachePolicy> TieringManager<P> {
     /// Gives the chunks, where ready, to every tier that `wants` selects.
     fn cascade(&mut self, of: Owner, chunks: &[(OffloadKey, Option<u32>)], wants: TierSet) {
         let is_ready = |(key, _): &(OffloadKey, Option<u32>)| self.primary.peek(key) == LookupResult::Hit;
-        if !chunks.iter().any(is_ready) {
+        if self.is_shut_down || !chunks.iter().any(is_ready) {
             return;
         }
         let now = self.now();
@@ -313,7 +317,7 @@ impl<P: CachePolicy> TieringManager<P> {
     /// parks those that were pending.
     fn cascade_residents(&mut self, req: &RequestContext, residents: Residents) {
         let Some(request) = self.requests.get_mut(&req.id()) else { return };
-        if !residents.pending.is_empty() {
+        if !residents.pending.is_empty() && !self.is_shut_down {
             self.parking.insert(request.arrival, req.id());
             request.parked.extend(residents.pending);
         }
@@ -545,6 +549,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
 
     fn has_pending_work(&self) -> bool {
         Self::has_pending_work(self)
+    }
+
+    fn shut_down(&mut self, timeout: Duration) -> ShutDown {
+        self.shut_down_tiers(timeout)
     }
 }
 

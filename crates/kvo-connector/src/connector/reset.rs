@@ -1,6 +1,8 @@
-//! Chunks forgotten: those of memory, or whatever was computed by weights that are no more.
+//! Chunks forgotten: those of memory, or whatever was computed by weights that are no more; and the end of it all.
 
-use kvo_core::{Medium, OffloadManager, RequestId};
+use std::time::Duration;
+
+use kvo_core::{Medium, OffloadManager, RequestId, ShutDown};
 
 use super::Connector;
 use crate::{ConnectorError, request::Data};
@@ -54,6 +56,18 @@ impl<M: OffloadManager> Connector<M> {
         }
         self.options.namespace.epoch = epoch;
         Ok(self.drop_all(true))
+    }
+
+    /// Ends all tiers, and waits up to `timeout` for them; [what is left](ShutDown) is said. From then on nothing is stored
+    /// or found; requests go on, or are finished as ever, and what a [reset](Self::reset) would say of them is said too.
+    ///
+    /// Copies are the workers' to end: an engine that wants its last chunks kept has them
+    /// [shut down](crate::Worker::shut_down) before, and tells of what they report. It may be called again, and tries again
+    /// what has not ended.
+    pub fn shut_down(&mut self, timeout: Duration) -> (Flush, ShutDown) {
+        self.is_shut_down = true;
+        let flush = self.drop_all(false);
+        (flush, self.manager.shut_down(timeout))
     }
 
     fn drop_all(&mut self, is_renamed: bool) -> Flush {

@@ -79,7 +79,7 @@ impl<M: OffloadManager> Connector<M> {
         for scheduled in input.scheduled {
             self.schedule(scheduled, &mut plan.wait_for);
         }
-        if !self.is_flushing {
+        if !self.is_flushing && !self.is_shut_down {
             let now = self.clock.now();
             for scheduled in input.scheduled {
                 self.offer(scheduled.request, now, &mut plan.stores);

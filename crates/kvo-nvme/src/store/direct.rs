@@ -6,7 +6,7 @@ use hashbrown::HashSet;
 use kvo_core::{OffloadKey, SlotId};
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
-use super::{NvmeStore, Recording, Request};
+use super::{Life, NvmeStore, Recording, Request};
 use crate::{
     ChunkError,
     catalog::{Origin, Residence},
@@ -29,6 +29,9 @@ impl NvmeStore {
     pub fn write_chunk(&mut self, key: OffloadKey, bytes: &[u8]) -> Result<(), ChunkError> {
         self.check_length(bytes.len())?;
         self.absorb();
+        if self.life != Life::Open {
+            return Err(ChunkError::Refused);
+        }
         let Request { mut accesses, run } = self.new_request();
         match self.catalog.residence(&key) {
             Residence::Writing(_) => return Err(ChunkError::Pending),
@@ -107,7 +110,9 @@ impl NvmeStore {
         self.check_length(bytes.len())?;
         self.absorb();
         let pass = match self.catalog.residence(key) {
-            Residence::Valid { .. } => self.health.allow(Direction::Read, self.clock.now()).ok(),
+            Residence::Valid { .. } if self.life == Life::Open => {
+                self.health.allow(Direction::Read, self.clock.now()).ok()
+            }
             _ => None,
         };
         let Some((pass, pinned)) = pass.and_then(|pass| Some((pass, self.catalog.begin_read(key)?))) else {

@@ -232,6 +232,16 @@ impl NvmeStore {
         }
     }
 
+    /// The same of all that has not ended: nobody waits for it any more.
+    pub(super) fn give_up_all(&mut self) {
+        let mut open: Vec<JobId> =
+            self.jobs.iter().filter(|(_, job)| !job.is_decided()).map(|(id, _)| *id).collect();
+        open.sort_unstable();
+        for id in open {
+            self.give_up(id);
+        }
+    }
+
     fn give_up(&mut self, id: JobId) {
         let job = self.open_job(id);
         let task = if job.direction == TierDirection::Read { Task::Read } else { Task::Write };

@@ -4,7 +4,7 @@ use kvo_core::{JobId, OffloadKey, RejectReason, SlotId, TierChunk, TierDirection
 use kvo_policies::{AccessKind, KeyAccess, Met, RequestAccesses};
 
 use super::{
-    NvmeStore, Probe, Request, Scratch,
+    Life, NvmeStore, Probe, Request, Scratch,
     job::{Job, Waiter},
 };
 use crate::{
@@ -30,6 +30,9 @@ impl NvmeStore {
             if !job.chunks.iter().all(|chunk| slots.insert(chunk.slot)) {
                 return Err(RejectReason::Invalid);
             }
+        }
+        if self.life != Life::Open {
+            return Err(RejectReason::Unavailable);
         }
         let now = self.clock.now();
         if !self.health.may(direction_of(job), now) {

@@ -1,11 +1,13 @@
 //! The store as a secondary tier.
 
+use std::{error::Error, time::Duration};
+
 use kvo_core::{
     JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, ReleasedSlot, RequestContext, RequestId,
     SecondaryTier, TierCompletion, TierDirection, TierJob, TierLookup,
 };
 
-use super::{NvmeStore, job::Job};
+use super::{Life, NvmeStore, job::Job};
 use crate::{catalog::Residence, health::Direction};
 
 impl SecondaryTier for NvmeStore {
@@ -30,7 +32,8 @@ impl SecondaryTier for NvmeStore {
     /// Answers from memory, at once: a chunk that is still being written is a miss, and so is every chunk while the
     /// device is not to be read.
     fn lookup(&mut self, _req: RequestId, key: &OffloadKey) -> TierLookup {
-        let is_there = matches!(self.catalog.residence(key), Residence::Valid { .. });
+        let is_there =
+            self.life == Life::Open && matches!(self.catalog.residence(key), Residence::Valid { .. });
         if is_there && (self.health.is_up() || self.health.may(Direction::Read, self.clock.now())) {
             self.stats.lookup_hits += 1;
             TierLookup::Hit
@@ -106,7 +109,9 @@ impl SecondaryTier for NvmeStore {
     /// Commits what the request read and wrote here as one access. Its jobs may still be running. A request that was
     /// never announced, or is finished already, is no error and changes nothing.
     fn on_request_finished(&mut self, req: RequestId) {
-        if let Some(mut request) = self.requests.remove(&req) {
+        let request = self.requests.remove(&req);
+        // The order of a store that has ended is written down, and its policy knows no chunk any more.
+        if let Some(mut request) = request.filter(|_| self.life == Life::Open) {
             self.finish_at_gate(req);
             self.catalog.finish(&mut request.accesses, &mut self.scratch.accesses);
         }
@@ -114,6 +119,12 @@ impl SecondaryTier for NvmeStore {
 
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.catalog.take_events(events);
+    }
+
+    /// As [`close`](Self::close), of a store that is below a manager: [`CloseError`](crate::CloseError) says what it could
+    /// not end. What went wrong with the index is said once.
+    fn shut_down(&mut self, timeout: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(self.end(timeout)?)
     }
 }
 

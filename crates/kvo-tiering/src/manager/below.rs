@@ -21,7 +21,7 @@ impl<P: CachePolicy> TieringManager<P> {
     /// Asks the secondary tiers for a key that the primary does not have.
     pub(super) fn lookup_below(&mut self, req: &mut RequestContext, key: &OffloadKey) -> LookupResult {
         let of = match self.requests.get(&req.id()) {
-            Some(request) if request.may_promote(key) && !self.promotions_held => {
+            Some(request) if request.may_promote(key) && !self.promotions_held && !self.is_shut_down => {
                 Owner { req: req.id(), arrival: request.arrival }
             }
             _ => return LookupResult::Miss,
