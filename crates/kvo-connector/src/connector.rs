@@ -64,12 +64,22 @@ pub struct Connector<M> {
     /// Copies of before a reset that are not over.
     num_stale: usize,
     is_flushing: bool,
-    /// Nothing is kept or found any more.
-    is_shut_down: bool,
+    /// Nothing is kept or found: for a while, or for good.
+    pause: Pause,
     stats: ConnectorStats,
     scratch: step::Scratch,
     /// Only if block events are wanted.
     directory: Option<Directory>,
+}
+
+/// Whether requests go on without what was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    None,
+    /// Until the engine says so.
+    Held,
+    /// For good.
+    ShutDown,
 }
 
 #[derive(Debug)]
@@ -150,7 +160,7 @@ impl<M: OffloadManager> Connector<M> {
             settled: Vec::new(),
             num_stale: 0,
             is_flushing: false,
-            is_shut_down: false,
+            pause: Pause::None,
             stats: ConnectorStats::default(),
             scratch: step::Scratch::default(),
         })

@@ -27,6 +27,7 @@
 //! | a router wants to know | [`take_events`](Connector::take_events), or [`take_block_events`](Connector::take_block_events) with parents and tokens |
 //! | the weights have changed | [`reset_to`](Connector::reset_to) another epoch |
 //! | the slots' memory is wanted for something else | [`reset`](Connector::reset) |
+//! | nobody is to touch the slots for a while | [`hold`](Connector::hold), [`is_drained`](Connector::is_drained), [`go_on`](Connector::go_on) |
 //! | it ends | [`Worker::shut_down`], its last reports, [`shut_down`](Connector::shut_down) |
 //!
 //! What comes back of a report is a [`CopyOutcome`]: a load says from which token on its request computes, which after a

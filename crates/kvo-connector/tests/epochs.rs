@@ -11,7 +11,7 @@ use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, CopyResult, GroupOptions, Namespace, PrefixMatch,
     RequestParams, Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{BlockId, HostMemory, ManualClock, RequestId, SecondaryTier};
+use kvo_core::{BlockId, HostMemory, ManualClock, RequestId, SecondaryTier, SlotId};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::Fingerprint;
 use kvo_nvme::{NvmeOptions, NvmeStore};
@@ -235,4 +235,63 @@ fn a_promotion_of_former_weights_that_ends_late_is_found_by_nobody() {
     assert_eq!(engine.connector.match_prefix(id, 0), Ok(PrefixMatch::Loadable(0)));
     let _ = engine.connector.request_finished(id).unwrap();
     assert_eq!(engine.serve(2, || lower.run_queued()), []);
+}
+
+/// A wipe on reset: nothing is stored or brought up between the last copy of before and the first one after it.
+#[test]
+fn slots_are_wiped_after_a_reset_while_requests_go_on() {
+    let (mut engine, mut lower) = Engine::over_memory(1);
+    assert_eq!(engine.serve(1, || lower.run_queued()), []);
+    let id = engine.announce();
+    let blocks = Engine::blocks(id);
+    engine.connector.hold();
+    engine.connector.reset_to(2).unwrap();
+    assert_eq!(engine.connector.match_prefix(id, 0), Ok(PrefixMatch::Loadable(0)));
+    let plan = engine.compute(id, &[&blocks], 0);
+    assert_eq!(plan, StepPlan::default(), "nothing is stored");
+    assert!(engine.connector.is_drained());
+    let has_any = |engine: &Engine, wanted: u8| {
+        (0..SLOTS).any(|slot| {
+            let mut found = false;
+            engine.region.with_read(SlotId(slot), &mut |bytes| found = bytes.contains(&wanted)).unwrap();
+            found
+        })
+    };
+    assert!(has_any(&engine, 1), "what was dropped is still there");
+    let region = engine.region.clone();
+    assert_eq!(std::thread::spawn(move || region.wipe()).join().unwrap(), []);
+    assert!(!has_any(&engine, 1));
+    engine.connector.go_on();
+    // Its chunks are offered now.
+    let scheduled =
+        [Scheduled { request: id, kept_blocks: &[], new_blocks: &[], computed: NUM, settled: NUM }];
+    let plan = engine.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
+    engine.store(&plan, 2);
+    let _ = engine.connector.request_finished(id).unwrap();
+    engine.settle(|| lower.run_queued());
+    assert_eq!(engine.serve(9, || lower.run_queued()), [2, 2]);
+}
+
+#[test]
+fn a_connector_is_not_drained_while_a_copy_or_a_tier_has_a_slot() {
+    let (mut engine, mut lower) = Engine::over_memory(1);
+    let id = engine.announce();
+    let blocks = Engine::blocks(id);
+    let plan = engine.compute(id, &[&blocks], 0);
+    engine.connector.hold();
+    let _ = engine.connector.reset();
+    assert!(!engine.connector.is_drained(), "a store writes into it");
+    engine.store(&plan, 1);
+    assert!(engine.connector.is_drained());
+    engine.connector.go_on();
+    let scheduled =
+        [Scheduled { request: id, kept_blocks: &[], new_blocks: &[], computed: NUM, settled: NUM }];
+    let plan = engine.connector.build_step(&StepInput { preempted: &[], scheduled: &scheduled }).unwrap();
+    engine.store(&plan, 1);
+    engine.connector.hold();
+    let _ = engine.connector.reset();
+    assert!(!engine.connector.is_drained(), "a cascade reads it");
+    engine.settle(|| lower.run_queued());
+    assert!(engine.connector.is_drained());
+    let _ = engine.connector.request_finished(id).unwrap();
 }

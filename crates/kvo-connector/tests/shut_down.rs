@@ -9,8 +9,8 @@ use std::{
 };
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, CopyFailure, CopyOutcome, CopyResult, GroupOptions, Namespace,
-    PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
+    BlockHasher, Connector, ConnectorOptions, CopyFailure, CopyOutcome, GroupOptions, Namespace, PrefixMatch,
+    RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerOptions, WorkerReport,
 };
 use kvo_core::{
     BlockId, ChunkLayout, DeviceSpan, HostMemory, ManualClock, RequestId, SecondaryTier, SlotAccessError,

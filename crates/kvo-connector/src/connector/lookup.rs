@@ -6,7 +6,7 @@ use kvo_core::{
     RequestError, RequestId, SlotId,
 };
 
-use super::{Connector, step::group_idx};
+use super::{Connector, Pause, step::group_idx};
 use crate::{
     ConnectorError, CopyId, Economy,
     copies::{Copies, OpenCopy},
@@ -48,7 +48,7 @@ impl<M: OffloadManager> Connector<M> {
         request.claim_data(computed);
         let is_outdated = request.data == Data::Outdated;
         let may_read = !request.params.skip_reading && !request.reads_no_more && !is_outdated;
-        if !may_read || self.is_flushing || self.is_shut_down {
+        if !may_read || self.is_flushing || self.pause != Pause::None {
             return Ok(PrefixMatch::Loadable(0));
         }
         let wish = Wish {

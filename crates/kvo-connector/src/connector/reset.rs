@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kvo_core::{Medium, OffloadManager, RequestId, ShutDown};
 
-use super::Connector;
+use super::{Connector, Pause};
 use crate::{ConnectorError, request::Data};
 
 /// What a reset has found.
@@ -58,6 +58,28 @@ impl<M: OffloadManager> Connector<M> {
         Ok(self.drop_all(true))
     }
 
+    /// Has requests go on without loads and stores, until [`go_on`](Self::go_on): for whoever does something to all slots, as
+    /// to wipe them behind a [reset](Self::reset) (`HostRegion::wipe`), on a thread of its own. What is under way comes to its
+    /// end; as soon as [`is_drained`](Self::is_drained) says so, nobody touches a slot.
+    pub fn hold(&mut self) {
+        if self.pause == Pause::None {
+            self.pause = Pause::Held;
+        }
+    }
+
+    /// Whether no slot has a chunk, and none is used by a copy or by a tier.
+    pub fn is_drained(&self) -> bool {
+        let counts = self.manager.counts();
+        counts.free == counts.capacity && self.copies.len() == 0 && self.loads.is_empty()
+    }
+
+    /// The end of a [`hold`](Self::hold).
+    pub fn go_on(&mut self) {
+        if self.pause == Pause::Held {
+            self.pause = Pause::None;
+        }
+    }
+
     /// Ends all tiers, and waits up to `timeout` for them; [what is left](ShutDown) is said. From then on nothing is stored
     /// or found; requests go on, or are finished as ever, and what a [reset](Self::reset) would say of them is said too.
     ///
@@ -65,7 +87,7 @@ impl<M: OffloadManager> Connector<M> {
     /// [shut down](crate::Worker::shut_down) before, and tells of what they report. It may be called again, and tries again
     /// what has not ended.
     pub fn shut_down(&mut self, timeout: Duration) -> (Flush, ShutDown) {
-        self.is_shut_down = true;
+        self.pause = Pause::ShutDown;
         let flush = self.drop_all(false);
         (flush, self.manager.shut_down(timeout))
     }

@@ -7,7 +7,7 @@ use kvo_core::{
     RequestId, StoreJob, StoreOutcome, TransferClass,
 };
 
-use super::Connector;
+use super::{Connector, Pause};
 use crate::{
     ConnectorError, CopyId, StepPlan,
     copies::{Copies, OpenCopy},
@@ -79,7 +79,7 @@ impl<M: OffloadManager> Connector<M> {
         for scheduled in input.scheduled {
             self.schedule(scheduled, &mut plan.wait_for);
         }
-        if !self.is_flushing && !self.is_shut_down {
+        if !self.is_flushing && self.pause == Pause::None {
             let now = self.clock.now();
             for scheduled in input.scheduled {
                 self.offer(scheduled.request, now, &mut plan.stores);

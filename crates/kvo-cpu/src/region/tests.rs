@@ -218,6 +218,18 @@ fn a_shared_region_cannot_be_shrunk() {
 }
 
 #[test]
+fn a_wipe_leaves_zeros_but_where_somebody_reads_or_writes() {
+    let region = HostRegion::anonymous(&small(4, 5000)).unwrap();
+    (0..4).for_each(|slot| fill(&region, slot, 7));
+    region.with_read(SlotId(2), &mut |_| assert_eq!(region.wipe(), [SlotId(2)])).unwrap();
+    for (slot, byte) in [(0, 0), (1, 0), (2, 7), (3, 0)] {
+        check_filled(&region, slot, byte);
+    }
+    assert_eq!(region.wipe(), []);
+    check_filled(&region, 2, 0);
+}
+
+#[test]
 fn an_anonymous_region_has_no_descriptor() {
     assert!(HostRegion::anonymous(&small(1, 1)).unwrap().shared_fd().is_none());
 }

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod repair;
+mod wipe;
 
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,7 @@ fn the_docs_name_the_fields_of_every_command() {
     check("ls", &store.json("ls", &[], 0));
     check("verify", &store.json("verify", &[], 1));
     check("repair", &store.json("repair", &["--verify"], 1));
+    check("wipe", &store.json("wipe", &[], 0));
     let create = ["--chunk-bytes=8KiB", "--capacity-chunks=4", "--empty"];
     let mut made = store.json("create", &create, 0);
     // All of `stat`, and one more.

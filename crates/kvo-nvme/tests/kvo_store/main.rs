@@ -7,3 +7,4 @@ mod look;
 mod mend;
 mod real;
 mod rig;
+mod wipe;

@@ -9,7 +9,7 @@ use crate::units::{Fingerprint, Size};
 /// Makes stores of kvo-nvme, looks into them, checks and mends them.
 ///
 /// A store is named by its directories, one a device, in the order in which it was made. No command but `create`,
-/// `repair` and `bench` writes anything.
+/// `repair`, `wipe` and `bench` writes anything.
 ///
 /// Exit status:
 ///   0  all is well
@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Ls(LsArgs),
     Verify(VerifyArgs),
     Repair(RepairArgs),
+    Wipe(WipeArgs),
     Bench(BenchArgs),
 }
 
@@ -150,6 +151,19 @@ pub(crate) struct RepairArgs {
     /// Uses slots again that failed; for a device that was replaced, or mended itself
     #[arg(long)]
     pub(crate) release_quarantined: bool,
+}
+
+/// Drops every chunk and overwrites its bytes; only says what it would do, unless --yes is given
+///
+/// When it has ended well no byte of a chunk is in the store's files. If it is stopped, no chunk is found any more, and it is
+/// to be run again. The store stays, and is empty.
+#[derive(Debug, Args)]
+pub(crate) struct WipeArgs {
+    #[command(flatten)]
+    pub(crate) dirs: Dirs,
+    /// Does it
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// Measures what a store in this directory would move, beside plain I/O

@@ -14,6 +14,7 @@ mod stat;
 mod store;
 mod units;
 mod verify;
+mod wipe;
 
 use std::{io, process::ExitCode};
 
@@ -49,6 +50,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Ls(args) => ls::run(args, cli.json),
         Command::Verify(args) => verify::run(args, cli.json),
         Command::Repair(args) => repair::run(args, cli.json),
+        Command::Wipe(args) => wipe::run(args, cli.json),
         Command::Bench(args) => bench::run(args, cli.json),
     }
 }

@@ -20,7 +20,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const SYNC_BYTES: u64 = 256 << 20;
 
 /// A part of a piece.
-fn usize_of(bytes: u64) -> usize {
+pub(super) fn usize_of(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a piece fits the memory")
 }
 
@@ -121,6 +121,11 @@ impl Inspection {
     /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the store is as good as it was.
     pub fn fill(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<(), OpenError> {
         self.check_writable()?;
+        self.fill_slots(progress).map(|_| ())
+    }
+
+    /// Says whether all were written.
+    pub(super) fn fill_slots(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool, OpenError> {
         let zeroes = AlignedBytes::zeroed(usize_of(PIECE_BYTES));
         for (device, file) in (0..).zip(&self.data) {
             let Some(file) = file else { continue };
@@ -140,13 +145,13 @@ impl Inspection {
                 file.file.sync_all().map(|()| true)
             };
             if !fill().map_err(|source| file.error("fill", source))? {
-                break;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn check_writable(&self) -> Result<(), OpenError> {
+    pub(super) fn check_writable(&self) -> Result<(), OpenError> {
         match self.not_writable {
             None => Ok(()),
             Some(kind) => Err(OpenError::NotWritable { path: self.index.path.clone(), source: kind.into() }),

@@ -14,7 +14,7 @@ use crate::{
         open,
         tests::{Dirs, flip, set_len},
     },
-    format::{BLOCK_BYTES, EPOCH_MAX, encode_order, first_generation, order_start, record_start},
+    format::{BLOCK_BYTES, DATA_START, EPOCH_MAX, encode_order, first_generation, order_start, record_start},
 };
 
 const CHUNK_BYTES: u64 = 5000;
@@ -386,4 +386,106 @@ fn files_that_may_only_be_read_are_looked_into_and_not_mended() {
     assert_eq!(inspection.read_records().unwrap().chunks.len(), 10);
     assert!(matches!(inspection.repair_superblock(), Err(OpenError::NotWritable { .. })));
     assert!(matches!(inspection.clear_records(&[0]), Err(OpenError::NotWritable { .. })));
+}
+
+/// Whether there is anything in a slot, or in a record but for that of slot 20.
+fn has_anything(rig: &Rig) -> bool {
+    let has = |path: PathBuf, from: u64, but: std::ops::Range<u64>| {
+        let bytes = fs::read(path).unwrap();
+        let mut rest = (from..).zip(&bytes[usize::try_from(from).unwrap()..]);
+        rest.any(|(at, byte)| *byte != 0 && !but.contains(&at))
+    };
+    let in_records = has(rig.index(), record_start(0), record_start(20)..record_start(21));
+    in_records || (0..rig.options.dirs.len()).any(|device| has(rig.data(device), DATA_START, 0..0))
+}
+
+#[test]
+fn after_a_wipe_no_byte_of_a_chunk_is_in_the_files() {
+    for num_devices in [1, 3] {
+        let rig = Rig::filled(num_devices);
+        write_record(&rig.inspect(), 20, RecordState::Quarantined);
+        assert!(has_anything(&rig), "the test can see them");
+        let mut written = 0;
+        let mut progress = |bytes| {
+            written += bytes;
+            true
+        };
+        assert!(rig.inspect().wipe(&mut progress).unwrap());
+        assert_eq!(written, u64::from(NUM_SLOTS) * 8192);
+        assert!(!has_anything(&rig));
+        let contents = rig.contents();
+        assert_eq!(
+            (contents.chunks.len(), contents.quarantined),
+            (0, vec![20]),
+            "a slot that failed has failed"
+        );
+        let report = rig.report();
+        assert!(report.clean && !report.order_damaged && report.damaged_records == 0, "{report:?}");
+        let metadata = fs::metadata(rig.data(0)).unwrap();
+        assert!(std::os::unix::fs::MetadataExt::blocks(&metadata) * 512 >= metadata.len(), "of real blocks");
+    }
+}
+
+#[test]
+fn a_wipe_that_is_killed_anywhere_among_the_slots_leaves_an_empty_store_that_is_wiped_by_the_next() {
+    let rig = Rig::filled(3);
+    // A piece a device.
+    for pieces in 1..=3 {
+        (0..10).for_each(|n| rig.put(n));
+        let mut left = pieces;
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            rig.inspect().wipe(&mut |_| {
+                left -= 1;
+                assert_ne!(left, 0, "killed here");
+                true
+            })
+        }));
+        assert!(killed.is_err());
+        assert_eq!(rig.contents().chunks, [], "no chunk is found");
+        let report = rig.report();
+        assert_eq!((report.chunks, report.damaged_records), (0, 0), "the store opens: {report:?}");
+        // Nor once that opening has been closed.
+        assert_eq!(rig.report().chunks, 0);
+        assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+        assert!(!has_anything(&rig));
+    }
+}
+
+#[test]
+fn a_wipe_that_is_stopped_says_so() {
+    let rig = Rig::filled(3);
+    assert!(!rig.inspect().wipe(&mut |_| false).unwrap());
+    assert_eq!(rig.contents().chunks, []);
+}
+
+#[test]
+fn a_wipe_writes_nothing_where_a_file_is_missing_or_cut() {
+    let rig = Rig::filled(2);
+    set_len(&rig.data(1), 3 << 20);
+    let error = rig.inspect().wipe(&mut |_| unreachable!("no slot is written")).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { damage: FileDamage::Length { .. }, .. }), "{error}");
+    fs::remove_file(rig.data(1)).unwrap();
+    let error = rig.inspect().wipe(&mut |_| unreachable!("no slot is written")).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { damage: FileDamage::Missing, .. }), "{error}");
+    assert_eq!(rig.contents().chunks.len(), 10);
+}
+
+#[test]
+fn a_wipe_touches_no_file_of_another_store_and_no_store_that_is_being_made() {
+    let (rig, other) = (Rig::filled(2), Rig::filled(2));
+    fs::copy(other.data(1), rig.data(1)).unwrap();
+    let error = rig.inspect().wipe(&mut |_| unreachable!("no slot is written")).unwrap_err();
+    assert!(matches!(error, OpenError::Other { field: "store", .. }), "{error}");
+    let mut inspection = other.inspect();
+    inspection.superblock.state = StoreState::Creating;
+    let error = inspection.wipe(&mut |_| unreachable!("no slot is written")).unwrap_err();
+    assert!(matches!(error, OpenError::Other { field: "state", .. }), "{error}");
+}
+
+#[test]
+fn a_wipe_needs_one_good_superblock() {
+    let rig = Rig::filled(1);
+    flip(&rig.index(), 100);
+    assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+    assert!(!has_anything(&rig) && !rig.report().superblock_damaged);
 }
