@@ -20,7 +20,7 @@ use std::{
 
 use kvo_core::{HostMemory, SlotAccessError, SlotId, StableMemory};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
 use crate::RegionError;
 
@@ -124,6 +124,8 @@ impl HostRegion {
         };
         let fd = rustix::fs::memfd_create("kvo-host-region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(system("create shared memory"))?;
+        // Who opens it by way of `/proc` is of the same user; no other need be able to.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(system("close up shared memory"))?;
         rustix::fs::ftruncate(&fd, total as u64).map_err(system("size shared memory"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(system("seal shared memory"))?;
@@ -162,8 +164,6 @@ impl HostRegion {
         self.shared.as_ref().map(AsFd::as_fd)
     }
 
-    fn map_shared(
-        fd: OwnedFd,
     /// Writes zeros over every slot that nobody reads or writes at that moment; says which were left, as somebody does.
     ///
     /// It asks nobody which slots have chunks. It is for an owner who knows that none has: after a reset, with everybody held
@@ -173,6 +173,8 @@ impl HostRegion {
         slots.filter(|slot| self.with_write(*slot, &mut |bytes| bytes.fill(0)).is_err()).collect()
     }
 
+    fn map_shared(
+        fd: OwnedFd,
         stride: usize,
         total: usize,
         options: &RegionOptions,

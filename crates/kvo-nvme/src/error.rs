@@ -81,6 +81,24 @@ pub enum OpenError {
         /// The path.
         path: PathBuf,
     },
+    /// A file belongs to another user, who may read and change it at any time.
+    #[error("{path:?} belongs to user {owner}, and this process is of user {user}")]
+    OtherUser {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        user: u32,
+    },
+    /// A file has other names, so that it is something else too, as a backup by hard links.
+    #[error("{path:?} has {num_names} names, and a store's file has one")]
+    Linked {
+        /// The file.
+        path: PathBuf,
+        /// How many.
+        num_names: u64,
+    },
     /// Another store, in this process or another one, has the file open.
     #[error("{path:?} is in use by another store")]
     InUse {
@@ -215,7 +233,7 @@ pub enum ChunkError {
     /// A job is writing the same chunk, or reading one that may not be whole, and how it will end is not known yet.
     #[error("the chunk is being moved by a job")]
     Pending,
-    /// The device has failed too often, or cannot be written; it will be tried again.
+    /// The device has failed too often, or cannot be written; it will be tried again. Or the store was shut down.
     #[error("the device has failed too often, or cannot be written")]
     Refused,
     /// Every slot is pinned, being written or quarantined.

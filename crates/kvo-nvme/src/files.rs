@@ -110,6 +110,7 @@ fn open_with(
     check_directories(&options.dirs)?;
     for _ in 0..LOOK_TRIES {
         let found = Found::look(&options.dirs, Access::ReadWrite)?;
+        found.check_ours(system)?;
         let verdict = match judge(&found, options, &geometry) {
             Err(error) if error.is_of_contents() && options.if_other == IfOther::Empty => {
                 tracing::warn!(%error, "emptied: a new store is made in its place");
@@ -142,6 +143,12 @@ impl Found {
         let index = LockedFile::open(&index_path(&dirs[0]), access)?;
         let data = dirs.iter().map(|dir| LockedFile::open(&data_path(dir), access));
         Ok(Self { index, data: data.collect::<Result<_, _>>()? })
+    }
+
+    /// Checks of every file that it is ours alone.
+    fn check_ours(&self, system: &dyn System) -> Result<(), OpenError> {
+        let user = system.user();
+        self.index.iter().chain(self.data.iter().flatten()).try_for_each(|file| file.check_ours(user))
     }
 }
 

@@ -92,7 +92,8 @@ impl Request {
     pub(crate) fn compute(&mut self, tokens: Range<u32>, epoch: u64) {
         for nth in tokens.start as usize..tokens.end as usize {
             let before = if nth == 0 { self.tenant } else { self.values[nth - 1] };
-            self.values[nth] = mix(before ^ mix(epoch << 32 | u64::from(self.tokens[nth]) + 1));
+            let token = u64::from(self.tokens[nth]) + 1;
+            self.values[nth] = mix(before ^ mix(epoch << 32 | token));
         }
     }
 

@@ -218,6 +218,18 @@ fn a_shared_region_cannot_be_shrunk() {
 }
 
 #[test]
+fn shared_memory_has_no_name_and_is_for_its_owner_alone() {
+    use std::os::fd::AsRawFd;
+    let region = HostRegion::shared(&small(2, 5000)).unwrap();
+    let fd = region.shared_fd().unwrap();
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+    assert_eq!(link.to_str(), Some("/memfd:kvo-host-region (deleted)"), "it is in no directory");
+    assert_eq!(rustix::fs::fstat(fd).unwrap().st_mode & 0o777, 0o600);
+    let flags = rustix::io::fcntl_getfd(fd).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "no program that is started inherits it");
+}
+
+#[test]
 fn a_wipe_leaves_zeros_but_where_somebody_reads_or_writes() {
     let region = HostRegion::anonymous(&small(4, 5000)).unwrap();
     (0..4).for_each(|slot| fill(&region, slot, 7));

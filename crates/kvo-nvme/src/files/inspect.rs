@@ -388,6 +388,7 @@ pub fn create_store(options: &NvmeOptions) -> Result<Inspection, OpenError> {
     check_directories(&options.dirs)?;
     for _ in 0..super::LOOK_TRIES {
         let found = Found::look(&options.dirs, Access::ReadWrite)?;
+        found.check_ours(&Real)?;
         let is_to_empty = options.if_other == crate::IfOther::Empty;
         let history = match judge(&found, options, &geometry) {
             Ok(Verdict::Make(history)) => history,

@@ -99,8 +99,20 @@ impl LockedFile {
         self.file.set_len(bytes).map_err(|source| self.error("shorten", source))
     }
 
-    /// Lets nobody else read it, whoever made it. A file of another user, which only its owner can close up, stays as
-    /// it is.
+    /// Checks that it is ours alone: of the user that we are, and without another name. Whoever else owns a file may have
+    /// it open, and read and change it at any time; what has two names is somebody's other file too.
+    pub(crate) fn check_ours(&self, user: u32) -> Result<(), OpenError> {
+        let (metadata, path) = (self.metadata()?, || self.path.clone());
+        if metadata.uid() != user {
+            return Err(OpenError::OtherUser { path: path(), owner: metadata.uid(), user });
+        }
+        match metadata.nlink() {
+            0 | 1 => Ok(()),
+            num_names => Err(OpenError::Linked { path: path(), num_names }),
+        }
+    }
+
+    /// Lets nobody else read it, whatever it was made with. Of a file system without such modes it is told.
     pub(crate) fn keep_private(&self) {
         if let Err(error) = self.file.set_permissions(fs::Permissions::from_mode(0o600)) {
             tracing::warn!(path = ?self.path, %error, "the file stays open to others");

@@ -40,6 +40,7 @@ pub(crate) fn reopen(
         let volumes = Volumes::of(&found, &options.dirs, system)?;
         return Err(error.told(|| volumes.no_room_in(&options.dirs[0], &geometry)));
     }
+    found.data.iter().flatten().chain(&found.index).for_each(LockedFile::keep_private);
     let Found { index: Some(index), data } = found else {
         unreachable!("a store without an index is not judged to be there");
     };

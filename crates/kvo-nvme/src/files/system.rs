@@ -8,6 +8,7 @@ use rustix::{
         ioctl_setflags, statvfs,
     },
     io::{Errno, retry_on_intr},
+    process::geteuid,
 };
 
 use super::aligned::AlignedBytes;
@@ -55,6 +56,11 @@ pub(crate) trait System {
     /// Lets the file's I/O go past the page cache, if the file system can do so.
     fn make_direct(&self, file: &File) -> io::Result<()> {
         set_direct(file, true)
+    }
+
+    /// Whose files are ours.
+    fn user(&self) -> u32 {
+        geteuid().as_raw()
     }
 
     /// Comes before each step of a creation that a loss of power could part from the one before.

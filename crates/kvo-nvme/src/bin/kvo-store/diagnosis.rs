@@ -104,12 +104,15 @@ fn of_open(error: &OpenError) -> Told {
         OpenError::NotADirectory { .. } => {
             failed("missing", "Name the directory that the store's files are in.")
         }
-        OpenError::NotWritable { .. } => failed(
+        OpenError::NotWritable { .. } | OpenError::OtherUser { .. } => failed(
             "not_writable",
             "Run this as the owner of the store's files, and look whether the file system became read-only.",
         ),
         OpenError::NotAFile { .. } => {
             failed("not_a_file", "Something else has the name of a file of a store: move it away.")
+        }
+        OpenError::Linked { .. } => {
+            failed("not_a_file", "Give each file of the store one name: remove the others, or copy the file.")
         }
         OpenError::InUse { .. } => {
             ("in_use", IN_USE, Some("Stop the process that has it open, or look again later."))

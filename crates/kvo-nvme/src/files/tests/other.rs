@@ -217,7 +217,88 @@ fn what_is_no_file_is_refused() {
         fs::create_dir(&path).unwrap();
         let error = rig.open().unwrap_err();
         assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+        fs::remove_dir(&path).unwrap();
+        // Nobody waits for the other end of a pipe, or talks to a server.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o666)).unwrap();
+        let error = rig.open().unwrap_err();
+        assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+        fs::remove_file(&path).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = rig.open().unwrap_err();
+        assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+        drop(socket);
     }
+}
+
+#[test]
+fn a_file_with_another_name_is_neither_opened_nor_emptied() {
+    for name in [INDEX_FILE_NAME, FILE_NAME] {
+        let mut rig = Rig::made(1);
+        let path = rig.dirs.paths()[0].join(name);
+        let other = rig.dirs.paths()[0].join("a backup");
+        fs::hard_link(&path, &other).unwrap();
+        rig.options.if_other = IfOther::Empty;
+        rig.options.fingerprint = [9; 32];
+        let error = rig.refused();
+        assert!(matches!(&error, OpenError::Linked { path: of, num_names: 2 } if *of == path), "{error}");
+        let error = create_store(&rig.options).unwrap_err();
+        assert!(matches!(error, OpenError::Linked { .. }), "{error}");
+        fs::remove_file(&other).unwrap();
+        rig.open().unwrap();
+    }
+    // Nor one that was never a store's, and has zeros where a header would be, beside a store that is being made.
+    let rig = Rig::new(1);
+    let precious = rig.dirs.paths()[0].join("precious");
+    fs::write(&precious, vec![0; 1 << 20]).unwrap();
+    fs::write(rig.index(), b"").unwrap();
+    fs::hard_link(&precious, rig.data(0)).unwrap();
+    assert!(matches!(rig.refused(), OpenError::Linked { .. }));
+}
+
+#[test]
+fn a_file_of_another_user_is_neither_opened_nor_emptied() {
+    struct OtherUser;
+    impl System for OtherUser {
+        fn user(&self) -> u32 {
+            Real.user() + 1
+        }
+    }
+    let mut rig = Rig::made(1);
+    let before = rig.files();
+    for if_other in [IfOther::Refuse, IfOther::Empty] {
+        rig.options.if_other = if_other;
+        let error = rig.open_on(&OtherUser).unwrap_err();
+        let OpenError::OtherUser { path, owner, user } = &error else { panic!("{error}") };
+        assert_eq!((path, *owner, *user), (&rig.index(), Real.user(), Real.user() + 1));
+    }
+    assert!(rig.files() == before);
+    rig.open().unwrap();
+}
+
+#[test]
+fn a_store_that_others_may_read_is_closed_up_again() {
+    let rig = Rig::made(2);
+    for path in [rig.index(), rig.data(0), rig.data(1)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    check_whole(&rig.open().unwrap());
+}
+
+#[test]
+fn files_that_are_exchanged_under_an_open_store_are_not_its_own() {
+    let rig = Rig::made(1);
+    let files = rig.open().unwrap();
+    let mut other = Rig::new(1);
+    other.options.fingerprint = [4; 32];
+    drop(other.open().unwrap());
+    let theirs = fs::read(other.data(0)).unwrap();
+    fs::rename(other.index(), rig.index()).unwrap();
+    fs::rename(other.data(0), rig.data(0)).unwrap();
+    // It goes on with those that it has open.
+    files.data[0].file.write_all_at(&[7; 4096], DATA_START).unwrap();
+    assert!(fs::read(rig.data(0)).unwrap() == theirs);
+    drop(files);
+    rig.refused_as_other("fingerprint");
 }
 
 #[test]
