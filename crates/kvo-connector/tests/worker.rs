@@ -7,7 +7,8 @@ use std::{
 
 use kvo_connector::{
     BlockHasher, Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, LayerOrder, Namespace,
-    PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerError, WorkerOptions, WorkerReport,
+    PrefixMatch, RequestParams, Scheduled, StepInput, StepPlan, Worker, WorkerError, WorkerOptions,
+    WorkerReport,
 };
 use kvo_core::{
     AttachError, BlockId, ChunkLayout, ComputePoint, DeviceBackend, DeviceHealth, DeviceInfo, DeviceSpan,

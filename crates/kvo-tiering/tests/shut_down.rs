@@ -103,7 +103,7 @@ fn what_tiers_report_at_the_end_is_taken_in_and_what_they_do_not_is_counted() {
     manager.new_request(&mut req).unwrap();
     store(&mut manager, &mut req, 1); // a cascade to each
     assert_eq!(manager.lookup(&mut req, &key(2)), LookupResult::HitPending); // a promotion, queued
-    let left = manager.shut_down(Duration::from_secs(60));
+    let left = manager.shut_down(Duration::from_mins(1));
     assert_eq!((left.tiers_failed.len(), left.jobs_open, left.slots_held), (1, 1, 0));
     assert!(!left.is_clean());
     let counts = manager.counts();
@@ -119,7 +119,7 @@ fn after_the_end_nothing_goes_below_and_requests_finish() {
     let (mut manager, _) = manager([false; 3]);
     let mut req = RequestContext::new(RequestId(1));
     manager.new_request(&mut req).unwrap();
-    assert!(manager.shut_down(Duration::from_secs(60)).is_clean());
+    assert!(manager.shut_down(Duration::from_mins(1)).is_clean());
     assert_eq!(manager.lookup(&mut req, &key(2)), LookupResult::Miss);
     store(&mut manager, &mut req, 1);
     assert!(!manager.has_pending_work());

@@ -181,7 +181,7 @@ fn a_router_expects_no_more_than_can_be_loaded() {
         assert_eq!(router.follow(&mut bench), 0, "each is told once");
         for (prompt, other) in prompts.iter().zip(100..) {
             bench.begin(other, prompt, RequestParams::default());
-            let expected = router.expected(&BlockHasher::new(b"facts").blocks(CHUNK as usize, prompt));
+            let expected = router.expected(&Bench::names(prompt));
             assert_eq!(bench.loadable(other, 0), expected, "prompt {other} after {id}");
             num_expected += expected;
             bench.idle();
