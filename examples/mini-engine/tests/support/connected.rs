@@ -60,8 +60,8 @@ pub(crate) fn connect(model: &Arc<Model>, options: EngineOptions, parts: Parts<'
     let tiers = tiers(Arc::clone(&host));
     let manager =
         TieringManager::new(primary, tiers, TieringOptions::new(slot_bytes), Box::new(clock)).unwrap();
-    // A test has one model.
-    let namespace = Namespace::new(caches.fingerprint("tests", blocks_per_chunk).unwrap(), 1);
+    // A test has one model, and the program, whose store one of them takes over, calls it so.
+    let namespace = Namespace::new(caches.fingerprint("tiny, seed 1", blocks_per_chunk).unwrap(), 0);
     let connector_options = ConnectorOptions {
         lookup_patience,
         copy_patience,
