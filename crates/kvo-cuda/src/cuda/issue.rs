@@ -64,7 +64,8 @@ impl HostCopy {
     }
 }
 
-// SAFETY: an address of memory that belongs to the copy, on whatever thread it is.
+// SAFETY: the address is of memory that is claimed or owned for this copy until the event behind it has passed, whichever
+// thread has it; only the driver follows it.
 unsafe impl Send for HostCopy {}
 
 /// The slots that a device may touch. Each stays claimed as long as a piece that uses it is on the device's queue.

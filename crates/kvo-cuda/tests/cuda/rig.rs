@@ -234,7 +234,7 @@ pub(crate) fn attach(device: &mut CudaDevice, context: &Arc<CudaContext>, bytes:
 
 pub(crate) fn allocate(context: &Arc<CudaContext>, bytes: usize) -> u64 {
     context.bind_to_thread().unwrap();
-    // SAFETY: the context is current.
+    // SAFETY: the context is current, as the caller has seen to; the memory is given back with the driver.
     unsafe { result::malloc_sync(bytes) }.unwrap()
 }
 
@@ -245,13 +245,13 @@ pub(crate) fn span(address: u64, bytes: usize, ordinal: u32) -> DeviceSpan {
 
 /// Ends a capture; says the code if that fails. The fake driver has no graphs.
 pub(crate) fn end_capture(stream: &CudaStream) -> Result<(), u32> {
-    // SAFETY: the stream is alive.
+    // SAFETY: the caller's borrow keeps the stream until the call has returned.
     let ended = unsafe { result::stream::end_capture(stream.cu_stream()) };
     ended.map(|_| ()).map_err(|error| error.0 as u32)
 }
 
 pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
-    // SAFETY: the stream is alive.
+    // SAFETY: as in `end_capture`.
     let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
     status.unwrap() == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
 }
@@ -289,7 +289,7 @@ impl HostMemory for Panicky {
     }
 }
 
-// SAFETY: all of it is the memory's; a panic claims nothing.
+// SAFETY: every claim is the memory's own, and so is its release; a claim that panics has claimed nothing.
 unsafe impl StableMemory for Panicky {
     fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
         assert_ne!(slot, self.bad, "the panic that the test wants");
@@ -297,7 +297,7 @@ unsafe impl StableMemory for Panicky {
     }
 
     unsafe fn release_read(&self, slot: SlotId) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller gives back a claim that the memory gave out, once, and uses it no more.
         unsafe { self.memory.release_read(slot) };
     }
 
@@ -307,7 +307,7 @@ unsafe impl StableMemory for Panicky {
     }
 
     unsafe fn release_write(&self, slot: SlotId) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller gives back a claim that the memory gave out, once, and uses it no more.
         unsafe { self.memory.release_write(slot) };
     }
 

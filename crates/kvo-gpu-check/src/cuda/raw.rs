@@ -78,7 +78,7 @@ impl Context {
         outcome("cuInit", result::init())?;
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let device = outcome("cuDeviceGet", result::device::get(number))?;
-        // SAFETY: the driver gave this device.
+        // SAFETY: the driver gave this device; the share is given back once, when this value drops.
         let context = outcome("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
         Ok(Self { device, context })
     }
@@ -100,7 +100,7 @@ impl Drop for Context {
 /// Allocates poisoned memory in the current context.
 pub(super) fn allocate(bytes: u64) -> Result<u64, EngineError> {
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: nobody reads the memory as anything but bytes.
+    // SAFETY: nobody reads the memory as anything but bytes; the engine has it until it frees it, once.
     let address = outcome("cuMemAlloc", unsafe { result::malloc_sync(length) })?;
     // SAFETY: the memory was just allocated with this length.
     outcome("cuMemsetD8", unsafe { result::memset_d8_sync(address, POISON, length) })?;
@@ -121,7 +121,7 @@ pub(super) fn upload(address: u64, bytes: &[u8]) -> Result<(), EngineError> {
 
 /// As [`upload`], the other way.
 pub(super) fn download(address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
-    // SAFETY: as there.
+    // SAFETY: as for `upload`: the bytes are the engine's own, and the call is over when it returns.
     outcome("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_sync(bytes, address) })
 }
 
@@ -235,7 +235,7 @@ pub(super) fn load<const N: usize>(
     ptx: &CStr,
     names: [&CStr; N],
 ) -> Result<(Module, [Function; N]), EngineError> {
-    // SAFETY: PTX is a text that ends with a zero.
+    // SAFETY: PTX is a text that ends with a zero, which the driver reads during the call.
     let module = outcome("cuModuleLoadData", unsafe { result::module::load_data(ptx.as_ptr().cast()) })?;
     let mut functions = [std::ptr::null_mut(); N];
     for (function, name) in functions.iter_mut().zip(names) {

@@ -147,7 +147,8 @@ impl Context {
     /// is refused: the event would become part of the graph, and never pass.
     pub(crate) fn record_on(&self, event: &Event, stream: StreamHandle) -> Result<(), CallError> {
         self.check_not_capturing("cuEventRecord", stream)?;
-        // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
+        // SAFETY: `event` owns its handle, which is destroyed when it drops and not before; the stream is not destroyed
+        // during the call, by the contract of `StreamHandle::from_raw`.
         self.call("cuEventRecord", |table| unsafe { (table.event_record)(event.raw, stream_of(stream)) })
     }
 
@@ -161,8 +162,8 @@ impl Context {
     fn is_capturing(&self, stream: CUstream) -> Result<bool, CallError> {
         let mut status: c_int = 0;
         self.call("cuStreamIsCapturing", |table| match table.is_capturing {
-            // SAFETY: the stream is kvo's, or alive by the contract of `StreamHandle::from_raw`; the driver writes one
-            // int.
+            // SAFETY: the stream is kvo's, whose owner has called, or is not destroyed during the call by the contract of
+            // `StreamHandle::from_raw`; the driver writes one int, during the call.
             Some(call) => unsafe { call(stream, &raw mut status) },
             None => 0,
         })?;
@@ -173,7 +174,8 @@ impl Context {
     /// being captured is refused: the wait would spoil the capture.
     pub(crate) fn order_after(&self, stream: StreamHandle, event: &Event) -> Result<(), CallError> {
         self.check_not_capturing("cuStreamWaitEvent", stream)?;
-        // SAFETY: `event` is alive, and so is the stream, by the contract of `StreamHandle::from_raw`.
+        // SAFETY: `event` owns its handle, which is destroyed when it drops and not before; the stream is not destroyed
+        // during the call, by the contract of `StreamHandle::from_raw`.
         self.call("cuStreamWaitEvent", |table| unsafe {
             (table.stream_wait)(stream_of(stream), event.raw, 0)
         })
@@ -413,22 +415,23 @@ pub(crate) struct Event {
     raw: CUevent,
 }
 
-// SAFETY: a handle of the driver's, which takes calls from any thread.
+// SAFETY: the handle is the driver's, which documents that its calls may come from any thread; it is destroyed when this
+// value drops, on whichever thread that is, and its context lives as long.
 unsafe impl Send for Stream {}
 
-// SAFETY: as for `Stream`.
+// SAFETY: as for `Stream`, whose handle is destroyed in the same way.
 unsafe impl Send for Event {}
 
-// SAFETY: as for `Stream`.
+// SAFETY: as for `Send`: calls that meet are put in an order by the driver.
 unsafe impl Sync for Event {}
 
-// SAFETY: as for its being `Send`.
+// SAFETY: as for `Send`: calls that meet are put in an order by the driver.
 unsafe impl Sync for Stream {}
 
 impl Stream {
     /// Whether the device has done all that is on it. Any other answer than yes and not yet breaks the context.
     pub(crate) fn has_ended(&self) -> Result<bool, CallError> {
-        // SAFETY: the stream is alive.
+        // SAFETY: `self` owns the stream, which is destroyed when it drops and not before.
         let asked = self.context.call("cuStreamQuery", |table| unsafe { (table.stream_query)(self.raw) });
         self.context.is_there(asked)
     }
@@ -445,14 +448,16 @@ impl Stream {
 
     /// Makes what is put on it from now on wait for what an event of kvo's was last recorded behind.
     pub(crate) fn wait_own(&self, event: &Event) -> Result<(), CallError> {
-        // SAFETY: both are alive and of one context.
+        // SAFETY: `self` and `event` own their handles, which are destroyed when they drop and not before; the driver
+        // looks at the event during the call only.
         self.context.call("cuStreamWaitEvent", |table| unsafe { (table.stream_wait)(self.raw, event.raw, 0) })
     }
 
     /// Makes what is put on it from now on wait for what an engine's event was last recorded behind. The engine may
     /// record the event again afterwards: that changes nothing.
     pub(crate) fn wait_for(&self, event: EventHandle) -> Result<(), CallError> {
-        // SAFETY: the stream is alive, and so is the event, by the contract of `EventHandle::from_raw`.
+        // SAFETY: `self` owns the stream, which is destroyed when it drops and not before; the event is not destroyed
+        // during the call, by the contract of `EventHandle::from_raw`.
         self.context.call("cuStreamWaitEvent", |table| unsafe {
             (table.stream_wait)(self.raw, ptr::with_exposed_provenance_mut(address(event.raw())), 0)
         })
@@ -464,7 +469,8 @@ impl Drop for Stream {
         if self.raw.is_null() {
             return;
         }
-        // SAFETY: it was created once and is destroyed once; a broken context is not called.
+        // SAFETY: `self` created it and destroys it here, once, and nobody else has the handle; the driver keeps what is on
+        // the stream until the device has done it. A broken context is not called.
         let end = self.context.call("cuStreamDestroy", |table| unsafe { (table.stream_destroy)(self.raw) });
         if let Err(error) = end {
             tracing::debug!(%error, "a stream was left");
@@ -475,14 +481,15 @@ impl Drop for Stream {
 impl Event {
     /// Records it behind what is on `stream` now.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), CallError> {
-        // SAFETY: both are alive and of one context.
+        // SAFETY: `self` and `stream` own their handles, which are destroyed when they drop and not before; an event that
+        // is destroyed before the stream has passed it is given back by the driver then.
         self.context.call("cuEventRecord", |table| unsafe { (table.event_record)(self.raw, stream.raw) })
     }
 
     /// Whether the device has passed it. Any other answer than yes and not yet breaks the context: an error here is
     /// one of the work before the event, and to ask again would be to ask for ever.
     pub(crate) fn has_passed(&self) -> Result<bool, CallError> {
-        // SAFETY: the event is alive.
+        // SAFETY: `self` owns the event, which is destroyed when it drops and not before.
         let asked = self.context.call("cuEventQuery", |table| unsafe { (table.event_query)(self.raw) });
         self.context.is_there(asked)
     }
@@ -490,7 +497,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: it was created once and is destroyed once; a broken context is not called.
+        // SAFETY: `self` created it and destroys it here, once, and nobody else has the handle; the driver gives it back
+        // when the device has passed it. A broken context is not called.
         let end = self.context.call("cuEventDestroy", |table| unsafe { (table.event_destroy)(self.raw) });
         if let Err(error) = end {
             tracing::debug!(%error, "an event was left");

@@ -20,7 +20,8 @@ pub(crate) struct CopyKernel {
     aligned: CUfunction,
 }
 
-// SAFETY: functions are the driver's, which takes calls of one context from any thread.
+// SAFETY: module and functions are the driver's, which documents that calls of one context may come from any thread; they
+// are unloaded when this value drops, on whichever thread that is.
 unsafe impl Send for CopyKernel {}
 
 impl CopyKernel {

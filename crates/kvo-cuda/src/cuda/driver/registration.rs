@@ -55,7 +55,8 @@ impl Drop for Registration {
 /// stays as it is.
 pub(crate) fn populate(memory: &Arc<dyn StableMemory>, range: &Range<usize>) -> std::io::Result<()> {
     let start = start_of(memory, range);
-    // SAFETY: the range is a part of a mapping that `memory` keeps; the advice changes no byte of it.
+    // SAFETY: the range is a part of a mapping that stays as long as `memory`, which is borrowed until the call has
+    // returned; the advice changes no byte of it.
     unsafe { madvise(start.as_ptr().cast(), range.len(), Advice::LinuxPopulateWrite) }?;
     Ok(())
 }
@@ -63,6 +64,7 @@ pub(crate) fn populate(memory: &Arc<dyn StableMemory>, range: &Range<usize>) -> 
 fn start_of(memory: &Arc<dyn StableMemory>, range: &Range<usize>) -> NonNull<u8> {
     let (start, bytes) = memory.span();
     assert!(range.start < range.end && range.end <= bytes, "{range:?} is no part of {bytes} bytes");
-    // SAFETY: the start of the range lies inside of the span, which is one mapping.
+    // SAFETY: the range lies inside of the span, as whoever cut it has seen to; the span is one mapping, which by the
+    // contract of `StableMemory` stays as long as `memory` lives.
     unsafe { start.add(range.start) }
 }

@@ -93,7 +93,7 @@ impl KernelLists {
 
     /// Writes the slices to a list that no launch reads.
     fn write(&mut self, list: usize) {
-        // SAFETY: the list lies inside of the memory.
+        // SAFETY: the caller gives the number of a list, below `LISTS`, so it lies inside of the memory, which `self` owns.
         let to = unsafe { self.memory.first().add(list * LIST_BYTES) };
         let from = NonNull::from(&mut self.slices[..]).cast::<Slice>();
         // SAFETY: the list is not busy, so nobody reads it. It is long enough, aligned to 64 bytes, and other lists lie
