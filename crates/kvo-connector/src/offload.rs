@@ -294,14 +294,7 @@ impl OffloadBuilder {
         let deadline = device.deadline_ms.map(|ms| time("device.deadline_ms", ms)).transpose()?;
         let slot_bytes = layout.groups().iter().map(kvo_cuda::GroupLayout::chunk_bytes).max().unwrap_or(0);
         let num_slots = pieces("cpu.bytes", cpu.bytes, slot_bytes)?;
-        let primary = CpuManager::new(
-            CpuOptions {
-                store_threshold: cpu.store_threshold,
-                record_events: cpu.record_events,
-                ..CpuOptions::new(num_slots)
-            },
-            policy("cpu.policy", &cpu.policy)?.build(num_slots),
-        )?;
+        let kind = policy("cpu.policy", &cpu.policy)?;
         let fingerprint = namespace.fingerprint;
         let store = nvme.as_ref().map(|nvme| nvme_options(nvme, slot_bytes, fingerprint)).transpose()?;
         let pressure = pressure.options(store.as_ref().map(|store| store.deadline))?;
@@ -314,6 +307,15 @@ impl OffloadBuilder {
         })?;
         let region = RegionOptions { huge_pages: cpu.huge_pages, ..RegionOptions::new(num_slots, slot) };
         let region = Arc::new(HostRegion::anonymous(&region)?);
+        // Behind the region, which knows whether there can be so many: tables of the slots would take memory for all.
+        let primary = CpuManager::new(
+            CpuOptions {
+                store_threshold: cpu.store_threshold,
+                record_events: cpu.record_events,
+                ..CpuOptions::new(num_slots)
+            },
+            kind.build(num_slots),
+        )?;
         let mut tiers: Vec<Box<dyn SecondaryTier>> = Vec::new();
         if let Some(store) = store {
             tiers.push(Box::new(NvmeStore::open(store, Arc::clone(&region) as _)?));
