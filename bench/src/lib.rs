@@ -18,7 +18,7 @@
 //! - [`connector`] times what an engine's scheduler calls, with many requests that decode.
 //! - [`overhead`] is what offloading costs an engine whose traffic never comes back.
 //! - [`nvme`] times the NVMe store beside fio and plain I/O.
-//! - [`soak`] keeps that store busy for minutes.
+//! - [`soak`] keeps that store busy for minutes, or an engine with all tiers.
 //! - [`Report`], [`new_table`], [`progress_bar`] and [`Interrupt`] are what every command ends with, shows and obeys.
 //!
 //! # Example
@@ -50,6 +50,9 @@ mod curve;
 pub mod device;
 mod engine;
 mod fingerprint;
+#[cfg(any(test, kvo_fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod golden;
 mod interrupt;
 pub mod micro;

@@ -10,12 +10,12 @@
 //! them. Every text of a report is escaped; the numbers are checked when the report is read. A report that cannot be
 //! read is named on the page, and the others are shown.
 
-mod micro;
-mod nvme;
+pub(crate) mod micro;
+pub(crate) mod nvme;
 mod parts;
 mod plot;
-mod policies;
-mod replay;
+pub(crate) mod policies;
+pub(crate) mod replay;
 
 use std::{
     fs, io,

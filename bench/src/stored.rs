@@ -155,7 +155,7 @@ impl<T: StoredResults> Stored<T> {
         Self::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, StoredError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, StoredError> {
         let owned = || path.to_owned();
         let value: Value =
             serde_json::from_str(text).map_err(|source| StoredError::Json { path: owned(), source })?;

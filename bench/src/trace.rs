@@ -12,6 +12,8 @@ mod record;
 mod source;
 mod synth;
 
+#[cfg(any(test, kvo_fuzzing))]
+pub(crate) use self::read::read;
 pub use self::{
     error::{LineError, TraceError},
     read::{ReadOptions, TimeUnit, read_trace},

@@ -1,6 +1,7 @@
-//! `cargo xtask fuzz`: inputs that coverage leads, for whatever kvo reads from disk.
+//! `cargo xtask fuzz`: inputs that coverage leads, for whatever kvo reads, and for its state machines by operations.
 //!
-//! The fuzzers are the programs of `fuzz/`, a package of its own; what they check is in `kvo-nvme`'s module `fuzzing`.
+//! The fuzzers are the programs of `fuzz/`, a package of its own; what they check is beside the tests of the crates that
+//! they are of, each of which names it.
 //! The stable compiler's own pass counts which code runs and hands what is compared to libFuzzer, which needs no more
 //! than a C++ compiler. Inputs that reach something new are kept in `target/fuzz/corpus/`, and runs go on from there and
 //! from `fuzz/corpus/`.
@@ -20,8 +21,29 @@ use std::{
 use crate::process::{cargo, workspace};
 use output::Figures;
 
-/// Each is a program of `fuzz/`, and a directory of its corpus.
-pub(crate) const TARGETS: [&str; 6] = ["superblock", "header", "order", "record", "recovery", "store"];
+/// Each is a program of `fuzz/`, and a directory of its corpus. Those of the end begin first.
+pub(crate) const TARGETS: [&str; 17] = [
+    "superblock",
+    "header",
+    "order",
+    "record",
+    "recovery",
+    "trace",
+    "ptx",
+    "gguf",
+    "config",
+    "stored",
+    "layout",
+    "policies",
+    "policy-models",
+    "cpu",
+    "tiering",
+    "connector",
+    "store",
+];
+
+/// Texts and files, which take more bytes than a list of steps.
+const LONG: [&str; 4] = ["trace", "ptx", "gguf", "stored"];
 
 /// What every crate of a fuzzer is built with, but not the build scripts: those are for the machine that builds.
 const RUSTFLAGS: [&str; 8] = [
@@ -35,16 +57,12 @@ const RUSTFLAGS: [&str; 8] = [
     "-Ccodegen-units=1",
 ];
 
-/// Inputs are lists of steps, and longer ones only slower. From the first run on they are of any length up to this. An
+/// Most inputs are lists of steps, and longer ones only slower. From the first run on they are of any length up to this. An
 /// input that runs for ten seconds hangs.
-const LIBFUZZER: [&str; 6] = [
-    "-max_len=512",
-    "-len_control=0",
-    "-timeout=10",
-    "-use_value_profile=1",
-    "-print_final_stats=1",
-    "-verbosity=1",
-];
+const BYTES_MAX: u32 = 512;
+const LONG_BYTES_MAX: u32 = 3072;
+const LIBFUZZER: [&str; 5] =
+    ["-len_control=0", "-timeout=10", "-use_value_profile=1", "-print_final_stats=1", "-verbosity=1"];
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +119,6 @@ pub(crate) fn fuzz(options: &Options) -> Result<(), Failure> {
     }
     let waiting: Vec<&'static str> =
         TARGETS.into_iter().filter(|target| options.target.is_none_or(|wanted| wanted == *target)).collect();
-    // The last of the list is the slowest, and begins first.
     let waiting = Mutex::new(waiting);
     let crashed = Mutex::new(Vec::new());
     println!("{}", output::HEAD);
@@ -173,7 +190,8 @@ impl Fuzzers {
             fs::create_dir_all(dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         }
         let mut command = self.command(target);
-        command.args(LIBFUZZER).arg(format!("-max_total_time={seconds}"));
+        let bytes_max = if LONG.contains(&target) { LONG_BYTES_MAX } else { BYTES_MAX };
+        command.args(LIBFUZZER).args([format!("-max_len={bytes_max}"), format!("-max_total_time={seconds}")]);
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.arg(found).arg(Path::new("fuzz/corpus").join(target));
         let output = command.output().map_err(|error| format!("cannot run the fuzzer {target}: {error}"))?;
@@ -226,7 +244,7 @@ fn check_compiler() -> Result<(), Failure> {
 }
 
 /// The triple of this machine. Flags of a build that names its target are not those of build scripts.
-fn host() -> Result<String, Failure> {
+pub(crate) fn host() -> Result<String, Failure> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

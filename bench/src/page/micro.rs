@@ -14,7 +14,7 @@ const SIZE: (u32, u32) = (360, 230);
 /// The floor is grey.
 const FLOOR_COLOUR: usize = 7;
 
-pub(super) fn section(report: &Stored<MicroResults>) -> anyhow::Result<Markup> {
+pub(crate) fn section(report: &Stored<MicroResults>) -> anyhow::Result<Markup> {
     let results = &report.results;
     let subjects = distinct(results, |figure| &figure.subject);
     let mut key: Vec<_> =

@@ -13,7 +13,7 @@ use crate::{
 
 const SIZE: (u32, u32) = (540, 300);
 
-pub(super) fn section(report: &Stored<NvmeResults>) -> anyhow::Result<Markup> {
+pub(crate) fn section(report: &Stored<NvmeResults>) -> anyhow::Result<Markup> {
     let results = &report.results;
     let subjects = subjects(results);
     let groups = groups(results);

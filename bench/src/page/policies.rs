@@ -11,7 +11,7 @@ const SIZE: (u32, u32) = (540, 340);
 const CEILING: &str = "opt";
 const CAPACITY: &str = "chunks of the tier";
 
-pub(super) fn section(report: &Stored<PoliciesResults>) -> anyhow::Result<Markup> {
+pub(crate) fn section(report: &Stored<PoliciesResults>) -> anyhow::Result<Markup> {
     let results = &report.results;
     let traces = results.traces.iter().map(of_trace).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(html! {

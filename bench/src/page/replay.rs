@@ -10,7 +10,7 @@ use crate::{ChosenDevice, ReplayResults, Spread, Stored};
 
 const SIZE: (u32, u32) = (540, 300);
 
-pub(super) fn section(report: &Stored<ReplayResults>) -> anyhow::Result<Markup> {
+pub(crate) fn section(report: &Stored<ReplayResults>) -> anyhow::Result<Markup> {
     let results = &report.results;
     let trace = &results.trace;
     let served: Vec<_> = results

@@ -59,7 +59,15 @@ pub fn read_trace(path: &Path, options: ReadOptions) -> Result<Trace, TraceError
     if !std::fs::metadata(path).map_err(open_failed)?.is_file() {
         return Err(TraceError::NotAFile { path: path.to_owned() });
     }
-    let file = File::open(path).map_err(open_failed)?;
+    read(File::open(path).map_err(open_failed)?, path, options)
+}
+
+/// Reads what is in the file at `path`.
+pub(crate) fn read(
+    file: impl Read + 'static,
+    path: &Path,
+    options: ReadOptions,
+) -> Result<Trace, TraceError> {
     let mut reader = Reader::new(options);
     let mut lines_read = 0;
     let read_failed = |lines_read, source| TraceError::Read { path: path.to_owned(), lines_read, source };

@@ -2,8 +2,11 @@
 //!
 //! After each operation the counts must add up, and counts, counters, every key's state, the slots and the events must
 //! be those of the model; and the manager must keep what the trait promises to policies. A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-cpu --test model`
-//! replays it alone.
+//! replays it alone. The fuzzer `cpu` does the same by the bytes of its inputs.
 
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod support;
 
 use kvo_core::{
@@ -17,7 +20,7 @@ use support::{
     model::{Model, Offered},
     policies::{
         naive::{Naive, NaiveArc, NaiveLru},
-        seeded::{Rng, explore},
+        seeded::{Rng, explore, fuzz},
     },
     strict::Strict,
 };
@@ -509,6 +512,29 @@ fn check(kind: PolicyKind) {
         ops.iter().try_for_each(|op| run.apply(op))?;
         run.close()
     });
+}
+
+/// What the fuzzer `cpu` runs.
+pub fn fuzzed(input: &[u8]) {
+    let rng = &mut Rng::of_input(input);
+    let kinds = [PolicyKind::Lru, PolicyKind::Arc(GhostHits::T1), PolicyKind::Arc(GhostHits::T2)];
+    let (kind, takes_runs) = (rng.pick(&kinds), rng.chance(50));
+    let options = CpuOptions {
+        store_threshold: rng.pick(&[1, 2, 3]),
+        tracker_keys_max: rng.pick(&[1, 3, 6, 64]),
+        record_events: rng.chance(80),
+        ..CpuOptions::new(1 + u32::try_from(rng.below(13)).unwrap())
+    };
+    fuzz(rng, one_op, |ops| {
+        let mut run = Run::new(kind, &options, takes_runs);
+        ops.iter().try_for_each(|op| run.apply(op))?;
+        run.close()
+    });
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_equals_the_model() {
+    replay::replay("cpu", fuzzed);
 }
 
 #[test]

@@ -115,11 +115,15 @@ mod copy_kernel;
 mod cuda;
 mod error;
 mod fingerprint;
+#[cfg(any(test, kvo_fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host_device;
 mod layout;
 mod plan;
 mod queue;
-#[cfg(test)]
+#[cfg(any(test, kvo_fuzzing))]
+#[cfg_attr(not(test), allow(dead_code, reason = "some of it is of the tests alone"))]
 mod testing;
 
 #[cfg(feature = "cuda")]

@@ -10,6 +10,8 @@ use self::{
 use crate::{BlockLayout, GeometryError, PlanError, layout::strips::Table};
 
 mod emit;
+#[cfg(any(test, kvo_fuzzing))]
+pub(crate) mod made;
 mod marks;
 mod options;
 mod prepared;

@@ -12,7 +12,7 @@ pub(crate) fn with_seeds(num: u64, mut test: impl FnMut(&mut Random)) {
     eprintln!("seeds {seeds:?}");
     for seed in seeds {
         let named = Named(seed);
-        test(&mut Random(seed));
+        test(&mut Random::new(seed));
         drop(named);
     }
 }
@@ -28,13 +28,29 @@ impl Drop for Named {
     }
 }
 
-/// The random numbers of a seed, by `SplitMix64`.
-pub(crate) struct Random(u64);
+/// Choices: of a seed, by `SplitMix64`, or of a fuzzer's input.
+pub(crate) struct Random {
+    state: u64,
+    /// What is left of an input.
+    input: Option<std::vec::IntoIter<u8>>,
+}
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed, input: None }
+    }
+
+    /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs, and 0 behind the end.
+    pub(crate) fn of_input(input: &[u8]) -> Self {
+        Self { state: 0, input: Some(input.to_vec().into_iter()) }
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
+        if self.input.is_some() {
+            return self.below(u64::MAX);
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -42,7 +58,13 @@ impl Random {
 
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        let Some(input) = &mut self.input else { return self.next() % bound };
+        let (mut value, mut most) = (0_u64, bound - 1);
+        while most > 0 {
+            value = value << 8 | u64::from(input.next().unwrap_or(0));
+            most >>= 8;
+        }
+        value % bound
     }
 
     /// A number from `least` to `most`.

@@ -1,8 +1,12 @@
 //! Every policy under any order of calls that the trait allows: several groups, positions that are equal or absent,
 //! requests that overlap or are given up, stores that fail, resets.
 //!
-//! A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-policies --test contract` replays it alone.
+//! A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-policies --test contract` replays it alone. The
+//! fuzzer `policies` does the same by the bytes of its inputs.
 
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod support;
 
 use std::collections::BTreeMap;
@@ -13,7 +17,7 @@ use kvo_policies::{
 };
 use support::{
     Driven, access, key_of,
-    seeded::{Rng, explore},
+    seeded::{Rng, explore, fuzz},
 };
 
 const KINDS: [PolicyKind; 8] = [
@@ -195,12 +199,29 @@ fn check(kind: PolicyKind) {
         (0..OPS_A_RUN).map(|_| one_op(rng, num_hashes)).collect()
     };
     explore(0..150, 200_000, generate, |seed, ops| {
-        let mut run = Run::new(kind, u32::try_from(1 + seed % 47).unwrap());
-        ops.iter().try_for_each(|op| run.apply(op))?;
-        run.drain()?;
-        ops.iter().rev().try_for_each(|op| run.apply(op))?;
-        run.drain()
+        run_twice(kind, u32::try_from(1 + seed % 47).unwrap(), ops)
     });
+}
+
+fn run_twice(kind: PolicyKind, capacity: u32, ops: &[Op]) -> Result<(), String> {
+    let mut run = Run::new(kind, capacity);
+    ops.iter().try_for_each(|op| run.apply(op))?;
+    run.drain()?;
+    ops.iter().rev().try_for_each(|op| run.apply(op))?;
+    run.drain()
+}
+
+/// What the fuzzer `policies` runs.
+pub fn fuzzed(input: &[u8]) {
+    let rng = &mut Rng::of_input(input);
+    let (kind, capacity) = (rng.pick(&KINDS), u32::try_from(1 + rng.below(64)).unwrap());
+    let num_hashes = 1 + rng.below(64);
+    fuzz(rng, |rng| one_op(rng, num_hashes), |ops| run_twice(kind, capacity, ops));
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_keeps_the_contract() {
+    replay::replay("policies", fuzzed);
 }
 
 #[test]

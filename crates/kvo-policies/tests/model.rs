@@ -1,7 +1,11 @@
 //! Every policy against its naive model, operation by operation.
 //!
-//! A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-policies --test model` replays it alone.
+//! A failing run prints its seed; `KVO_TEST_SEED=<seed> cargo test -p kvo-policies --test model` replays it alone. The
+//! fuzzer `policy-models` does the same by the bytes of its inputs.
 
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod support;
 
 use kvo_core::OffloadKey;
@@ -9,7 +13,7 @@ use kvo_policies::{AccessKind, CachePolicy, GhostHits, KeyAccess, PolicyKind, Re
 use support::{
     Driven, access, key_of,
     naive::{Naive, NaiveArc, NaiveLru, State},
-    seeded::{Rng, explore},
+    seeded::{Rng, explore, fuzz},
 };
 
 const NUM_REQUESTS: usize = 4;
@@ -254,13 +258,33 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, actual: &T, expected: &T) -
 fn check(kind: PolicyKind) {
     explore(0..NUM_SEEDS, 1_600_000, generate, |seed, ops| {
         let capacity = if seed % 4 == 3 { 20 + seed % 61 } else { 1 + seed % 13 };
-        let mut run = Run::new(kind, u32::try_from(capacity).unwrap());
-        ops.iter().try_for_each(|op| run.apply(op))?;
-        run.drain(seed % 2 == 0)?;
-        // Ghosts survive a drain: the second filling adapts to them.
-        ops.iter().rev().try_for_each(|op| run.apply(op))?;
-        run.drain(seed % 2 != 0)
+        run_twice(kind, u32::try_from(capacity).unwrap(), seed % 2 == 0, ops)
     });
+}
+
+/// Runs operations forwards and backwards; everything goes in between and at the end, once at once and once one by one.
+fn run_twice(kind: PolicyKind, capacity: u32, at_once: bool, ops: &[Op]) -> Result<(), String> {
+    let mut run = Run::new(kind, capacity);
+    ops.iter().try_for_each(|op| run.apply(op))?;
+    run.drain(at_once)?;
+    // Ghosts survive a drain: the second filling adapts to them.
+    ops.iter().rev().try_for_each(|op| run.apply(op))?;
+    run.drain(!at_once)
+}
+
+/// What the fuzzer `policy-models` runs.
+pub fn fuzzed(input: &[u8]) {
+    let rng = &mut Rng::of_input(input);
+    let kinds = [PolicyKind::Lru, PolicyKind::Arc(GhostHits::T1), PolicyKind::Arc(GhostHits::T2)];
+    let (kind, capacity, at_once) = (rng.pick(&kinds), 1 + rng.below(64), rng.chance(50));
+    let (num_hashes, num_groups) = (1 + rng.below(64), 1 + rng.below(3));
+    let capacity = u32::try_from(capacity).unwrap();
+    fuzz(rng, |rng| one_op(rng, num_hashes, num_groups), |ops| run_twice(kind, capacity, at_once, ops));
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_equals_the_models() {
+    replay::replay("policy-models", fuzzed);
 }
 
 #[test]

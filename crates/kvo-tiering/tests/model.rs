@@ -3,8 +3,12 @@
 //! After each operation every count and counter, every key's state, the calls that reached the tiers and the events
 //! must be those of the model; and, whatever the model says, no slot may be copied into while anyone else copies, and
 //! no tier may be told of the end of a request twice, or write for it afterwards. A failing run prints its seed;
-//! `KVO_TEST_SEED=<seed> cargo test -p kvo-tiering --test model` replays it alone.
+//! `KVO_TEST_SEED=<seed> cargo test -p kvo-tiering --test model` replays it alone. The fuzzer `tiering` does
+//! the same by the bytes of its inputs.
 
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod support;
 
 use std::{cell::Cell, time::Duration};
@@ -23,9 +27,9 @@ use support::{
     fake_tier::{Call, Spec, World},
     key_of,
     naive::Naive,
-    ops::{How, Late, NUM_REQUESTS, Op, Stray, all_keys, generate},
+    ops::{How, Late, NUM_REQUESTS, Op, Stray, all_keys, generate, one_op},
     policies::naive::{Naive as NaivePolicy, NaiveArc, NaiveLru},
-    seeded::explore,
+    seeded::{Rng, explore, fuzz},
 };
 
 struct Run {
@@ -570,6 +574,23 @@ fn check(kind: PolicyKind) {
         let counts = [jobs_late, invalid_releases, held_at_resets].map(Cell::get);
         assert!(counts.iter().all(|count| *count > 200), "too little was late: {tally:?}");
     }
+}
+
+/// What the fuzzer `tiering` runs. The first bytes choose the tiers and the options, as a seed does.
+pub fn fuzzed(input: &[u8]) {
+    let rng = &mut Rng::of_input(input);
+    let kind = rng.pick(&[PolicyKind::Lru, PolicyKind::Arc(GhostHits::T1)]);
+    let seed = rng.below(1 << 16);
+    fuzz(rng, one_op, |ops| {
+        let mut run = Run::new(kind, seed);
+        ops.iter().try_for_each(|op| run.apply(op))?;
+        run.close()
+    });
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_equals_the_model() {
+    replay::replay("tiering", fuzzed);
 }
 
 /// B56: every count and every counter after each call.

@@ -105,6 +105,9 @@
 
 mod connected;
 mod engine;
+#[cfg(any(test, kvo_fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod kv;
 mod model;
 mod random;

@@ -1,7 +1,7 @@
 //! What libFuzzer says, as one line a target, or as what it has found.
 
 /// Above the [lines](Figures::line).
-pub(crate) const HEAD: &str = "target       executions     a second   coverage   features   corpus";
+pub(crate) const HEAD: &str = "target         executions     a second   coverage   features   corpus";
 
 /// Of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Figures {
     pub(crate) fn line(&self, target: &str) -> String {
         let Self { executions, executions_per_s, coverage, features, corpus } = self;
         format!(
-            "{target:<11} {executions:>11} {executions_per_s:>12} {coverage:>10} {features:>10} {corpus:>8}"
+            "{target:<13} {executions:>11} {executions_per_s:>12} {coverage:>10} {features:>10} {corpus:>8}"
         )
     }
 }
@@ -91,7 +91,7 @@ stat::new_units_added:          540
         };
         assert_eq!(figures, expected);
         let line = figures.line("recovery");
-        assert_eq!(line, "recovery        1983506        76288        526       1877      545");
+        assert_eq!(line, "recovery          1983506        76288        526       1877      545");
         assert_eq!(line.len(), HEAD.len());
     }
 

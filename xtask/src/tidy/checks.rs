@@ -61,6 +61,8 @@ const OF_ENGINES: [(&str, &str); 1] = [("kvo-gpu-check", "cudarc")];
 
 /// Crates that others name for their tests alone: what a user builds has none of them.
 const TEST_ONLY: [&str; 2] = ["kvo-fakecuda", "kvo-ptx"];
+/// A package that is nothing but tests.
+const FUZZERS: &str = "kvo-fuzz";
 
 const LINES_MAX: usize = 800;
 const ARCHITECTURE_LINES_MAX: usize = 300;
@@ -304,7 +306,8 @@ fn owned_dependencies_stay_with_their_owner(source: &Source) -> Vec<Complaint> {
 fn test_crates_are_for_tests(source: &Source) -> Vec<Complaint> {
     let Some(name) = package_name(&source.text).filter(|_| is_manifest(source)) else { return Vec::new() };
     let named = dependencies(&source.text).into_iter().filter(|dependency| {
-        TEST_ONLY.contains(&dependency.name) && !dependency.dev && !TEST_ONLY.contains(&name)
+        let is_of_tests = dependency.dev || name == FUZZERS || TEST_ONLY.contains(&name);
+        TEST_ONLY.contains(&dependency.name) && !is_of_tests
     });
     named
         .map(|dependency| {

@@ -4,12 +4,16 @@
 //! the weights that computed each, and whatever attends to a token compares its bytes first. So a block that holds anything but what it should is found by the compute that
 //! would have been wrong. The race detector of the device is on throughout.
 //!
-//! `KVO_SEED=<seed> cargo test -p kvo-connector --test simulated` replays a run alone.
+//! `KVO_SEED=<seed> cargo test -p kvo-connector --test simulated` replays a run alone. The fuzzer
+//! `connector` makes shorter runs by the bytes of its inputs.
 
 mod engine;
+mod fuzzed;
 mod memory;
 mod random;
 mod rank;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 mod request;
 
 use engine::{Engine, Setup};
@@ -23,7 +27,7 @@ fn with_seeds(num: u64, mut run: impl FnMut(&mut Random)) -> bool {
     let seeds = given.map_or(1..num + 1, |seed: u64| seed..seed + 1);
     for seed in seeds {
         eprintln!("KVO_SEED={seed}");
-        run(&mut Random(seed));
+        run(&mut Random::new(seed));
     }
     given.is_none()
 }
@@ -104,6 +108,11 @@ fn behind_a_copy_of_a_load_that_fails_all_is_computed_and_nothing_in_front_of_it
     assert!(!were_all || sums.failed_partly > 0, "{sums:?}");
 }
 
+#[test]
+fn the_corpus_of_the_fuzzer_is_computed_on_the_bytes_that_there_should_be() {
+    replay::replay("connector", fuzzed::fuzzed);
+}
+
 /// B10: what one worker has done is not done by the others, nor over where it has failed.
 #[test]
 fn several_workers_go_at_their_own_pace() {
@@ -125,7 +134,7 @@ fn several_workers_go_at_their_own_pace() {
 fn runs_load_store_wait_preempt_and_fail() {
     let mut sums = engine::Sums::default();
     for seed in 1..40 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let setup = Setup { faults: seed % 2 == 0, resets: seed % 3 == 0, ..setup(&mut random) };
         sums.add(&Engine::new(setup, &mut random).run(&mut random));
     }

@@ -1,16 +1,38 @@
-//! The random numbers of a seed, by `SplitMix64`.
+//! Choices: of a seed, by `SplitMix64`, or of a fuzzer's input.
 
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random {
+    state: u64,
+    /// What is left of an input.
+    input: std::vec::IntoIter<u8>,
+}
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed, input: Vec::new().into_iter() }
+    }
+
+    /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs. Behind the end they are those of a
+    /// seed.
+    pub(crate) fn of_input(input: &[u8]) -> Self {
+        Self { state: 1, input: input.to_vec().into_iter() }
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
     }
 
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        if self.input.len() == 0 {
+            return self.next() % bound;
+        }
+        let (mut value, mut most) = (0_u64, bound - 1);
+        while most > 0 {
+            value = value << 8 | u64::from(self.input.next().unwrap_or(0));
+            most >>= 8;
+        }
+        value % bound
     }
 
     pub(crate) fn index(&mut self, bound: usize) -> usize {

@@ -10,17 +10,34 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// Steele, Lea and Flood's split-mix generator (OOPSLA 2014).
-pub struct Rng(u64);
+/// Choices: of a seed, by Steele, Lea and Flood's split-mix generator (OOPSLA 2014), or of a fuzzer's input.
+pub struct Rng {
+    state: u64,
+    /// What is left of an input.
+    input: Option<std::vec::IntoIter<u8>>,
+}
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self { state: seed, input: None }
+    }
+
+    /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs, and 0 behind the end.
+    pub fn of_input(input: &[u8]) -> Self {
+        Self { state: 0, input: Some(input.to_vec().into_iter()) }
+    }
+
+    /// Whether an input has come to its end.
+    pub fn is_spent(&self) -> bool {
+        self.input.as_ref().is_some_and(|input| input.len() == 0)
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
+        if self.input.is_some() {
+            return self.below(u64::MAX);
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -28,7 +45,13 @@ impl Rng {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        let Some(input) = &mut self.input else { return self.next() % bound };
+        let (mut value, mut most) = (0_u64, bound - 1);
+        while most > 0 {
+            value = value << 8 | u64::from(input.next().unwrap_or(0));
+            most >>= 8;
+        }
+        value % bound
     }
 
     /// An index below `bound`.
@@ -85,6 +108,21 @@ pub fn explore<Op: Clone + Debug>(
     }
     println!("{num_ops} operations");
     assert!(num_ops >= ops_min, "{num_ops} operations were tried, {ops_min} were promised");
+}
+
+/// Runs `run` on the operations that the rest of a fuzzer's input is.
+///
+/// # Panics
+/// If the run returns an error, with the operations.
+pub fn fuzz<Op: Debug>(
+    rng: &mut Rng,
+    mut one_op: impl FnMut(&mut Rng) -> Op,
+    run: impl FnOnce(&[Op]) -> Result<(), String>,
+) {
+    let ops: Vec<Op> = std::iter::from_fn(|| if rng.is_spent() { None } else { Some(one_op(rng)) }).collect();
+    if let Err(wrong) = run(&ops) {
+        panic!("{wrong}\nafter\n{ops:#?}");
+    }
 }
 
 /// Leaves out operations, in ever smaller pieces, as long as the rest still fails.

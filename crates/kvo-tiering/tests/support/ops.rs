@@ -139,7 +139,7 @@ pub fn generate(rng: &mut Rng) -> Vec<Op> {
     (0..OPS_A_RUN).map(|_| one_op(rng)).collect()
 }
 
-fn one_op(rng: &mut Rng) -> Op {
+pub fn one_op(rng: &mut Rng) -> Op {
     let some_key = |rng: &mut Rng| key_of(rng.below(NUM_HASHES), u32::from(rng.chance(15)));
     let some_keys = |rng: &mut Rng| (0..rng.below(5)).map(|_| some_key(rng)).collect::<Vec<_>>();
     let (req, tier) = (rng.index(NUM_REQUESTS), rng.index(3));

@@ -153,6 +153,7 @@ fn what_stands_in_for_a_device_is_a_dev_dependency() {
     check_bad("bench/Cargo.toml", &manifest("kvo-bench", &of_library), 6, "for tests");
     let interpreter = "[dependencies]\nkvo-ptx.workspace = true\n";
     check_good("crates/kvo-fakecuda/Cargo.toml", &manifest("kvo-fakecuda", interpreter));
+    check_good("fuzz/Cargo.toml", &manifest("kvo-fuzz", interpreter));
 }
 
 #[test]
