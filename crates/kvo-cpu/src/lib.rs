@@ -92,6 +92,7 @@ mod error;
 mod hold;
 mod options;
 mod slots;
+mod sync;
 mod tracker;
 
 #[expect(unsafe_code, reason = "it maps memory and lends slices of it")]

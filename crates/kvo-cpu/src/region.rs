@@ -1,9 +1,10 @@
 //! The host memory region: slots of equal size in one mapping. All unsafe code of this crate is here.
 //!
-//! Each slot has an access word: 0 when nobody touches it, n while n copies read it, [`WRITING`] while one writes it.
+//! Each slot has an [access word](AccessWord): nobody touches it, some copies read it, or one writes it.
 //! A slice of a slot exists only between a successful claim of the word and the drop of the guard that gives it back,
 //! so safe code cannot make two copies race, whatever slots it is told to use.
 
+mod access;
 mod available;
 #[cfg(test)]
 mod tests;
@@ -12,24 +13,20 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     slice,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
 use kvo_core::{HostMemory, SlotAccessError, SlotId, StableMemory};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
+use self::access::AccessWord;
 use crate::RegionError;
 
 /// What the region is aligned to, so that the kernel can back it with huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// What each slot is aligned to: a page, which is also what direct I/O wants.
 const SLOT_ALIGN_BYTES: usize = 4 << 10;
-/// The access word of a slot that is being written.
-const WRITING: u32 = u32::MAX;
 
 /// Options of a [`HostRegion`], checked before anything is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +80,7 @@ pub struct HostRegion {
     offset: usize,
     stride: usize,
     slot_bytes: usize,
-    access: Box<[AtomicU32]>,
+    access: Box<[AccessWord]>,
     shared: Option<OwnedFd>,
 }
 
@@ -200,39 +197,32 @@ impl HostRegion {
         options: &RegionOptions,
         shared: Option<OwnedFd>,
     ) -> Self {
-        let access = (0..options.num_slots).map(|_| AtomicU32::new(0)).collect();
+        let access = (0..options.num_slots).map(|_| AccessWord::default()).collect();
         Self { map, offset, stride, slot_bytes: options.slot_bytes, access, shared }
     }
 
-    fn word(&self, slot: SlotId) -> Result<&AtomicU32, SlotAccessError> {
+    fn word(&self, slot: SlotId) -> Result<&AccessWord, SlotAccessError> {
         self.access
             .get(slot.0 as usize)
             .ok_or(SlotAccessError::OutOfRange { slot, num_slots: self.num_slots() })
     }
 
     /// Claims a slot's word for one reader more.
-    fn begin_read(&self, slot: SlotId) -> Result<&AtomicU32, SlotAccessError> {
+    fn begin_read(&self, slot: SlotId) -> Result<&AccessWord, SlotAccessError> {
         let word = self.word(slot)?;
-        // `WRITING` and the largest count of readers both refuse one more.
-        word.try_update(Ordering::Acquire, Ordering::Relaxed, |readers| {
-            (readers < WRITING - 1).then(|| readers + 1)
-        })
-        .map_err(|_| SlotAccessError::Busy { slot })?;
-        Ok(word)
+        if word.begin_read() { Ok(word) } else { Err(SlotAccessError::Busy { slot }) }
     }
 
     /// Claims a slot's word for the only writer.
-    fn begin_write(&self, slot: SlotId) -> Result<&AtomicU32, SlotAccessError> {
+    fn begin_write(&self, slot: SlotId) -> Result<&AccessWord, SlotAccessError> {
         let word = self.word(slot)?;
-        word.compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
-            .map_err(|_| SlotAccessError::Busy { slot })?;
-        Ok(word)
+        if word.begin_write() { Ok(word) } else { Err(SlotAccessError::Busy { slot }) }
     }
 
     /// The word of a slot that is claimed.
-    fn claimed(&self, slot: SlotId) -> &AtomicU32 {
+    fn claimed(&self, slot: SlotId) -> &AccessWord {
         let word = self.word(slot).expect("only a slot that there is can be claimed");
-        debug_assert_ne!(word.load(Ordering::Relaxed), 0, "slot {slot} must be claimed to be released");
+        debug_assert!(word.is_claimed(), "slot {slot} must be claimed to be released");
         word
     }
 
@@ -270,8 +260,8 @@ impl HostMemory for HostRegion {
 
     fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
         let _guard = WriteGuard(self.begin_write(slot)?);
-        // SAFETY: as in `with_read`, and the word was 0 and is now `WRITING`, so no other slice of this slot exists
-        // until `_guard` drops, after the slice is gone.
+        // SAFETY: as in `with_read`, and the word was claimed for one writer and nobody else, so no other slice of this
+        // slot exists until `_guard` drops, after the slice is gone.
         write(unsafe { slice::from_raw_parts_mut(self.slot_ptr(slot), self.slot_bytes) });
         Ok(())
     }
@@ -310,20 +300,20 @@ unsafe impl StableMemory for HostRegion {
 }
 
 /// Gives a read claim back, also when the reader panics.
-struct ReadGuard<'a>(&'a AtomicU32);
+struct ReadGuard<'a>(&'a AccessWord);
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.end_read();
     }
 }
 
 /// Gives a write claim back, also when the writer panics.
-struct WriteGuard<'a>(&'a AtomicU32);
+struct WriteGuard<'a>(&'a AccessWord);
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        self.0.end_write();
     }
 }
 

@@ -1,6 +1,6 @@
-//! Atomics whose interleavings can all be tried: `RUSTFLAGS="--cfg kvo_loom" cargo test -p kvo-nvme --lib doorbell`.
+//! Atomics whose interleavings can all be tried: `cargo xtask loom`.
 
 #[cfg(kvo_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU8, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 #[cfg(not(kvo_loom))]
-pub(crate) use std::sync::atomic::{AtomicU8, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
