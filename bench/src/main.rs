@@ -14,6 +14,7 @@ mod overhead_command;
 mod policies;
 mod replay;
 mod soak_command;
+mod soak_engine_command;
 
 use std::{
     io::{self, Write},
@@ -52,6 +53,7 @@ enum Command {
     Device(device_command::DeviceArgs),
     Nvme(nvme_command::NvmeArgs),
     SoakNvme(soak_command::SoakArgs),
+    SoakEngine(soak_engine_command::SoakEngineArgs),
     All(all::AllArgs),
     /// Only writes the page of `--report`, of the results that there are
     Report,
@@ -130,6 +132,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Device(args) => device_command::run(args, &interrupt),
         Command::Nvme(args) => nvme_command::run(args, &interrupt),
         Command::SoakNvme(args) => soak_command::run(args, &interrupt),
+        Command::SoakEngine(args) => soak_engine_command::run(args, &interrupt),
         Command::All(args) => all::run(args, &cli.after, &interrupt),
         Command::Report => Ok(Outcome::Passed),
     }?;
@@ -157,6 +160,7 @@ impl Command {
             Self::Device(args) => args.report_name(),
             Self::Nvme(args) => args.report_name(),
             Self::SoakNvme(_) => "soak-nvme",
+            Self::SoakEngine(_) => "soak-engine",
             Self::All(_) => "all",
             Self::Report => "report",
         }

@@ -4,6 +4,7 @@
 //! loads and 30 % stores, over twice as many keys as the store has room for. A load names only keys that a lookup in the
 //! same step has found, so each of them must arrive. What the store counts is held against what was asked of it.
 
+mod engine;
 mod lane;
 mod ledger;
 mod samples;
@@ -29,6 +30,10 @@ use crate::{
 
 use self::lane::{Lane, Lanes};
 pub use self::{
+    engine::{
+        EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, FaultsSeen, growth_percent,
+        memory_problems, run_engine_soak,
+    },
     ledger::Ledger,
     samples::{SoakSample, growth_problems, resident_growth},
 };

@@ -150,7 +150,7 @@ fn print(out: &mut impl Write, args: &SoakArgs, result: &SoakResult) -> anyhow::
     Ok(())
 }
 
-fn minutes(text: &str) -> Result<f64, String> {
+pub(crate) fn minutes(text: &str) -> Result<f64, String> {
     const MAX: f64 = 7.0 * 24.0 * 60.0;
     match text.parse::<f64>() {
         Ok(minutes) if minutes > 0.0 && minutes <= MAX => Ok(minutes),

@@ -29,9 +29,22 @@ pub(crate) fn command(arguments: impl IntoIterator<Item = OsString>) -> Command 
     command
 }
 
-/// `cargo xtask soak nvme`: the store under churn for minutes.
-pub(crate) fn soak(arguments: Vec<OsString>) -> ExitCode {
-    become_command(command(["soak-nvme".into()].into_iter().chain(arguments)))
+/// What a soak keeps busy for minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Soak {
+    /// The store alone.
+    Nvme,
+    /// An engine with all tiers.
+    Engine,
+}
+
+/// `cargo xtask soak`.
+pub(crate) fn soak(what: Soak, arguments: Vec<OsString>) -> ExitCode {
+    let name = match what {
+        Soak::Nvme => "soak-nvme",
+        Soak::Engine => "soak-engine",
+    };
+    become_command(command([name.into()].into_iter().chain(arguments)))
 }
 
 /// Replay is what is meant where no command is named: `cargo xtask bench --smoke`.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    bench, conformance, counts, cuda_features, fuzz, gpu_check,
+    bench, conformance, counts, cuda_features, fuzz, gpu_check, loom,
     process::{cargo, workspace},
     ptx, tidy,
 };
@@ -40,7 +40,7 @@ const LARGE_CHECK: [&str; 7] = [
 const FEATURES: &str = "--features=kvo-nvme/cli";
 
 /// Of each target.
-const FUZZ_SECONDS: u32 = 10;
+const FUZZ_SECONDS: u32 = 4;
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 18] = [
+    let steps: [(&str, Step); 19] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("ptx", compiled),
@@ -77,6 +77,7 @@ pub(crate) fn run() -> ExitCode {
         ("benches, smoke", || run_bench(&["all", "--smoke", "--report"])),
         ("benches, again", again),
         ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
+        ("soak of an engine", || run_bench(&["soak-engine", "--minutes", "0.1"])),
         ("fuzz", fuzzed),
         ("gpu-check", checked),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
@@ -122,9 +123,7 @@ fn docs() -> Outcome {
 
 /// Every order in which the atomics of a handshake can meet, by loom.
 fn interleavings() -> Outcome {
-    let mut command = cargo(["test", "--package", "kvo-nvme", "--lib", "--locked", "--target-dir"]);
-    command.arg(workspace().join("target/loom")).arg("interleavings").env("RUSTFLAGS", "--cfg kvo_loom");
-    run_command(command)
+    loom::check().map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn recorded() -> Outcome {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::{counts::Mode, fuzz, gpu_check, ptx};
+use crate::{bench::Soak, counts::Mode, fuzz, gpu_check, ptx, sanitize::Sanitizer};
 
 /// What `cargo xtask` prints without arguments.
 pub(crate) const HELP: &str = "\
@@ -18,11 +18,21 @@ cargo xtask TASK
   soak nvme [--minutes M] [MORE]
                      Keeps a full store busy, by default for ten minutes; fails on a wrong byte, on counts that do not
                      agree, and on growth.
+  soak engine [--minutes M] [MORE]
+                     Keeps the mini-engine at capacity on a real store and a host device, by default for ten minutes, while
+                     everything fails that can; fails on a logit that differs, on growth, and on what is left over.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
   fuzz [--target T] [--seconds N] [FILE...]
-                     Fuzzes what the store reads from disk, by default every target for a minute: superblock, header,
-                     order, record, recovery, store. Needs a C++ compiler. With files it runs these once, of one target.
+                     Fuzzes what kvo reads and its state machines, by default every target for a minute: superblock,
+                     header, order, record, recovery, store (what the NVMe store reads from disk); trace, stored, config,
+                     gguf, ptx, layout (other texts, files and descriptions); policies, policy-models, cpu, tiering,
+                     connector (by operations). Needs a C++ compiler. With files it runs these once, of one target.
+  loom               Every order in which the atomics of our own handshakes can meet.
+  miri [MORE]        The tests of the crates that Miri can run; MORE is for `cargo miri test` instead. Needs a nightly
+                     toolchain with Miri, and says that it skips where there is none.
+  sanitize [address|thread]
+                     Tests of the crates with unsafe code or threads, under AddressSanitizer, or under ThreadSanitizer.
   gpu-check [--out DIR] [--run|--model [MORE]]
                      Builds a folder, target/gpu-check, that checks kvo on a machine with a GPU and no toolchain. With
                      --run it is run here, on the driver that there is, or else on the one for tests, a model; with
@@ -53,10 +63,15 @@ pub(crate) enum Task {
     Counts(Mode),
     Fuzz(fuzz::Options),
     GpuCheck(gpu_check::Options),
+    Loom,
+    /// Arguments for `cargo miri test`.
+    Miri(Vec<OsString>),
+    Sanitize(Sanitizer),
     /// Whether every version is tried.
     CudaFeatures(bool),
     Ptx(ptx::Mode),
-    SoakNvme(Vec<OsString>),
+    /// What is kept busy, and its arguments.
+    Soak(Soak, Vec<OsString>),
     Tidy,
 }
 
@@ -80,9 +95,13 @@ impl Task {
                 [flag, ..] => Err(format!("cuda-features takes --all, but got \"{}\"", flag.display())),
             },
             Some("ptx") => ptx_mode(&rest).map(Self::Ptx),
+            Some("loom") => none(&name, &rest).map(|()| Self::Loom),
+            Some("miri") => Ok(Self::Miri(rest)),
+            Some("sanitize") => sanitizer(&rest).map(Self::Sanitize),
             Some("soak") => match rest.split_first() {
-                Some((first, more)) if first == "nvme" => Ok(Self::SoakNvme(more.to_vec())),
-                _ => Err("soak takes what to keep busy, which can be nvme".to_owned()),
+                Some((first, more)) if first == "nvme" => Ok(Self::Soak(Soak::Nvme, more.to_vec())),
+                Some((first, more)) if first == "engine" => Ok(Self::Soak(Soak::Engine, more.to_vec())),
+                _ => Err("soak takes what to keep busy, which can be nvme or engine".to_owned()),
             },
             Some("conformance") => match (rest.pop(), rest.is_empty()) {
                 (Some(dir), true) => Ok(Self::Conformance(dir)),
@@ -99,6 +118,15 @@ fn counts_mode(arguments: &[OsString]) -> Result<Mode, String> {
         [flag] if flag == "--check" => Ok(Mode::Check),
         [flag] if flag == "--bless" => Ok(Mode::Bless),
         [flag, ..] => Err(format!("counts takes --check or --bless, but got \"{}\"", flag.display())),
+    }
+}
+
+fn sanitizer(arguments: &[OsString]) -> Result<Sanitizer, String> {
+    match arguments {
+        [] => Ok(Sanitizer::Address),
+        [name] if name == "address" => Ok(Sanitizer::Address),
+        [name] if name == "thread" => Ok(Sanitizer::Thread),
+        [name, ..] => Err(format!("sanitize takes address or thread, but got \"{}\"", name.display())),
     }
 }
 
@@ -172,9 +200,14 @@ mod tests {
         assert_eq!(parse(&["cuda-features", "--all"]), Ok(Task::CudaFeatures(true)));
         assert_eq!(parse(&["ptx"]), Ok(Task::Ptx(ptx::Mode::Build)));
         assert_eq!(parse(&["ptx", "--check"]), Ok(Task::Ptx(ptx::Mode::Check)));
-        assert_eq!(parse(&["soak", "nvme"]), Ok(Task::SoakNvme(vec![])));
+        assert_eq!(parse(&["soak", "nvme"]), Ok(Task::Soak(Soak::Nvme, vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
-        assert_eq!(parse(&["soak", "nvme", "--minutes", "1"]), Ok(Task::SoakNvme(minutes)));
+        assert_eq!(parse(&["soak", "engine", "--minutes", "1"]), Ok(Task::Soak(Soak::Engine, minutes)));
+        assert_eq!(parse(&["loom"]), Ok(Task::Loom));
+        assert_eq!(parse(&["miri", "--package", "a"]), Ok(Task::Miri(vec!["--package".into(), "a".into()])));
+        assert_eq!(parse(&["sanitize"]), Ok(Task::Sanitize(Sanitizer::Address)));
+        assert_eq!(parse(&["sanitize", "address"]), Ok(Task::Sanitize(Sanitizer::Address)));
+        assert_eq!(parse(&["sanitize", "thread"]), Ok(Task::Sanitize(Sanitizer::Thread)));
         let fuzz = |target, seconds, inputs: &[&str]| {
             let inputs = inputs.iter().map(OsString::from).collect();
             Ok(Task::Fuzz(fuzz::Options { target, seconds, inputs }))
@@ -221,7 +254,9 @@ mod tests {
         );
         check_misuse(&["gpu-check", "--out"], "--out takes a directory");
         check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
-        check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme");
+        check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme or engine");
+        check_misuse(&["loom", "all"], "loom takes no arguments");
+        check_misuse(&["sanitize", "memory"], "sanitize takes address or thread, but got \"memory\"");
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");
         check_misuse(&["conformance", "a", "b"], "conformance takes one argument");

@@ -10,8 +10,11 @@ mod cuda_features;
 mod flags;
 mod fuzz;
 mod gpu_check;
+mod loom;
+mod miri;
 mod process;
 mod ptx;
+mod sanitize;
 mod tidy;
 
 use std::process::ExitCode;
@@ -37,9 +40,12 @@ fn main() -> ExitCode {
         Task::Counts(mode) => counts::run(mode),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::GpuCheck(options) => gpu_check::run(&options),
+        Task::Loom => loom::run(),
+        Task::Miri(arguments) => miri::run(&arguments),
+        Task::Sanitize(sanitizer) => sanitize::run(sanitizer),
         Task::CudaFeatures(is_all) => cuda_features::run(is_all),
         Task::Ptx(mode) => ptx::run(mode),
-        Task::SoakNvme(arguments) => bench::soak(arguments),
+        Task::Soak(what, arguments) => bench::soak(what, arguments),
         Task::Tidy => tidy::run(),
     }
 }
