@@ -460,7 +460,7 @@ impl fmt::Debug for Catalog {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Catalog {
     #[track_caller]
     pub(crate) fn assert_consistent(&self) {

@@ -34,7 +34,7 @@ use self::{
     reopen::reopen,
     system::{Real, System},
 };
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use self::{
     judge::as_if_lost,
     reopen::{Superblocks, begin_epoch},

@@ -6,7 +6,7 @@ mod writer;
 use std::io;
 
 pub(crate) use self::thread::FileJournal;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use self::writer::{Outcome, Writer};
 
 use crate::format::RecordState;

@@ -64,7 +64,7 @@
 //! # Features
 //!
 //! - `cli`: the program `kvo-store`, which makes stores, looks into them, checks and mends them.
-//! - `testing`: `ChecksumKind::Off`, to measure what checksums cost.
+//! - `testing`: `ChecksumKind::Off`, to measure what checksums cost; the module `testing`, a store on a simulated disk.
 //!
 //! # Sources
 //!
@@ -101,6 +101,8 @@ mod worker;
 pub mod fuzzing;
 #[cfg(test)]
 mod sim;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

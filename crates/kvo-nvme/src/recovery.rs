@@ -16,7 +16,7 @@ use crate::{
 /// The chunks of a store whose table is `records`, from slot 0 on, and whose eviction order is `order`.
 ///
 /// For stores whose table is in memory at once, as those of tests are; [`Recovery`] takes it in pieces.
-#[cfg(any(test, kvo_fuzzing))]
+#[cfg(any(test, feature = "testing", kvo_fuzzing))]
 pub(crate) fn recover(superblock: &Superblock, records: &[u8], order: Option<&[u8]>) -> Recovered {
     let mut recovery = Recovery::new(superblock);
     recovery.take(records);

@@ -43,16 +43,10 @@
 mod book;
 mod calls;
 mod crashes;
-mod disk;
-mod engine;
 mod facts;
-mod faults;
 mod fish;
-mod image;
 mod life;
 mod memory;
-mod records;
-pub(crate) mod rng;
 mod walk;
 mod walks;
 
@@ -63,17 +57,17 @@ use kvo_core::{ManualClock, RequestContext, RequestId, SecondaryTier, TierDirect
 use crate::{
     NvmeOptions, TierState,
     slots::{SlotState, Tenant},
+    testing::{
+        Disk, Faults, Plant, Records, Rng, Shared, TransferTally, Transfers,
+        life::{Life, format, open},
+        lock, share,
+    },
 };
 
 use self::{
     book::Book,
-    disk::{Disk, Shared, lock, share},
-    engine::{Plant, TransferTally, Transfers, direction, key, number},
-    faults::Faults,
-    life::{Life, Live},
-    memory::{Hold, SimMemory, content},
-    records::Records,
-    rng::Rng,
+    life::Live,
+    memory::{SimMemory, content, key, number},
     walk::{Decaying, Step},
 };
 
@@ -96,7 +90,7 @@ struct Sim {
 /// How often stores have ended, and what the next ones have found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LivesTally {
-    /// By [`End`](life::End).
+    /// By [`End`](crate::testing::End).
     ends: [u64; 3],
     chunks_recovered: u64,
 }
@@ -116,9 +110,11 @@ impl Sim {
         let memory = SimMemory::new(NUM_HOST_SLOTS, chunk_bytes);
         let geometry = options.geometry(Some(&*memory)).expect("the options are good");
         let mut disk = Disk::new(geometry, faults, rng);
-        life::format(&mut disk, &options);
+        format(&mut disk, &options);
         let (disk, clock) = (share(disk), ManualClock::default());
-        let Life { store, transfers, records } = life::open(&options, &disk, &memory, &clock, plant);
+        let host = (Arc::clone(&memory) as _, Box::new(Arc::clone(&memory)) as _);
+        let Life { store, transfers, records } = open(&options, &disk, host, &clock, plant);
+        let store = Live(Some(store));
         let book = Book::new(NUM_HOST_SLOTS);
         let lives = LivesTally::default();
         Self { store, transfers, records, disk, memory, clock, book, options, plant, lives }
@@ -163,24 +159,11 @@ impl Sim {
         self.store.assert_consistent();
         assert!(self.store.counts().add_up(), "{:?}", self.store.counts());
         self.take_events();
-        let states: Vec<SlotState> = self.store.slot_states().map(|(_, state)| state).collect();
-        let resident = states.iter().filter_map(|state| match state {
-            SlotState::Valid { tenant, .. } => Some(number(&tenant.key)),
-            _ => None,
-        });
-        let mut resident: Vec<u64> = resident.collect();
+        let resident = self.view().resident();
+        let mut resident: Vec<u64> = resident.iter().map(|(_, tenant)| number(&tenant.key)).collect();
         resident.sort_unstable();
         assert!(resident.iter().eq(&self.book.resident), "the events do not add up to what is there");
-        for pending in &lock(&self.transfers).pending {
-            let (op, state) = (&pending.op, states[pending.op.slot as usize]);
-            let is_held = match (direction(op), state) {
-                (Hold::Reads, SlotState::Writing { tenant }) => tenant == op.tenant,
-                (Hold::Writes, SlotState::Valid { tenant, pins, .. }) => tenant == op.tenant && pins > 0,
-                (Hold::Writes, SlotState::Retiring { pins, .. }) => pins > 0,
-                _ => false,
-            };
-            assert!(is_held, "{op:?} has not ended, and its slot is {state:?}");
-        }
+        self.view().check_slots();
     }
 
     fn take_events(&mut self) {

@@ -159,7 +159,7 @@ impl SlotTable {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl SlotTable {
     /// Counts everything anew and compares.
     #[track_caller]

@@ -45,7 +45,7 @@ use crate::{
 
 use self::job::{Job, Waiter};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use crate::slots::SlotState;
 
 /// A bounded, checksummed, crash-safe store of chunks: a [`SecondaryTier`](kvo_core::SecondaryTier), or on its own.
@@ -539,7 +539,7 @@ impl fmt::Debug for NvmeStore {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl NvmeStore {
     /// Checks that the books agree with each other.
     #[track_caller]
@@ -557,14 +557,17 @@ impl NvmeStore {
         }
     }
 
-    /// The data files, with their locks.
-    pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
-        self.files.clone()
-    }
-
     /// What each slot holds.
     pub(crate) fn slot_states(&self) -> impl Iterator<Item = (u32, SlotState)> {
         self.catalog.slot_states()
+    }
+}
+
+#[cfg(test)]
+impl NvmeStore {
+    /// The data files, with their locks.
+    pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
+        self.files.clone()
     }
 
     /// Requests that were announced and have not finished.

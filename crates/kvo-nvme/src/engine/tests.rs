@@ -23,7 +23,7 @@ use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use super::{Action, Engine, EngineInfo, Event, Fault, Op, OpDone, Started, Stuck, start};
 use crate::{
     ChecksumKind, EngineKind, NvmeOptions, OpenError, checksum::checksum, file::ChunkFile,
-    format::DATA_START, options::Geometry, sim::rng::Rng, slots::Tenant, worker::Worker,
+    format::DATA_START, options::Geometry, slots::Tenant, testing::Rng, worker::Worker,
 };
 
 const CHUNK_BYTES: usize = 64 << 10;

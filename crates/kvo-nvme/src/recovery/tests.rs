@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     format::{EPOCH_MAX, StoreId, encode_order, first_generation, order_sum},
-    sim::rng::Rng,
+    testing::Rng,
 };
 
 const CHUNK_BYTES: u64 = 4096;

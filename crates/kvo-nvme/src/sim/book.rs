@@ -10,10 +10,8 @@ use kvo_core::{
     TierDirection, TierOutcome,
 };
 
-use super::{
-    engine::{Transfers, number},
-    memory::{SimMemory, content},
-};
+use super::memory::{SimMemory, content, number};
+use crate::testing::Transfers;
 
 /// A job that the store has taken and not reported.
 #[derive(Clone, Debug)]

@@ -4,8 +4,16 @@ use kvo_core::{
     Clock, JobId, RejectReason, RequestId, SecondaryTier, SlotId, TierChunk, TierDirection, TierJob,
 };
 
-use super::{Sim, book::OpenJob, disk::lock, engine::key, faults::Plan, memory::content};
-use crate::{ChunkError, TierState, slots::Tenant};
+use super::{
+    Sim,
+    book::OpenJob,
+    memory::{content, key},
+};
+use crate::{
+    ChunkError, TierState,
+    slots::Tenant,
+    testing::{Plan, lock},
+};
 
 impl Sim {
     pub(super) fn submit(&mut self, req: u64, direction: TierDirection, ns: &[u64], positions: bool) {

@@ -2,14 +2,13 @@
 
 use super::{
     Sim,
-    disk::lock,
     facts::{options, sim},
-    faults::{Faults, Kind, Plan},
-    life::{self, End},
-    rng::Rng,
     walk::{Decaying, Step},
 };
-use crate::NvmeOptions;
+use crate::{
+    NvmeOptions,
+    testing::{Call, End, Faults, Kind, Lie, Plan, Rng, life, lock},
+};
 
 fn durable(capacity: u32, seed: u64) -> Sim {
     let options = NvmeOptions { durable: true, ..options(capacity) };
@@ -161,7 +160,7 @@ fn the_newest_generation_wins() {
         sim.put(&[1], Plan::good());
         // Dropped, as a read of it fails, and written again, into another slot.
         let slot = sim.place(1).unwrap().0;
-        sim.check_read(&[1], Plan::lying(super::faults::Lie::ReadFlip(5)), &[]);
+        sim.check_read(&[1], Plan::lying(Lie::ReadFlip(5)), &[]);
         sim.put(&[1], Plan::good());
         let again = sim.place(1).unwrap();
         assert_ne!(again.0, slot);
@@ -196,7 +195,7 @@ fn a_store_that_is_closed_comes_back_whole() {
 #[test]
 fn a_slot_that_failed_is_left_alone_by_the_next_store() {
     let mut sim = sim(3);
-    sim.put(&[1], Plan::ending(super::faults::Call::Short(0)));
+    sim.put(&[1], Plan::ending(Call::Short(0)));
     assert_eq!(sim.store.counts().quarantined, 1);
     sim.end_and_check(End::Killed, &[1]);
     assert_eq!(sim.store.counts().quarantined, 1);

@@ -4,12 +4,12 @@ use rustix::io::Errno;
 
 use super::{
     Sim,
-    disk::lock,
-    faults::{Call, Faults, Lie, Plan},
-    rng::Rng,
     walk::{Decaying, Step},
 };
-use crate::NvmeOptions;
+use crate::{
+    NvmeOptions,
+    testing::{Call, Faults, Lie, Plan, Rng, lock},
+};
 
 const CHUNK_BYTES: u64 = 2048;
 

@@ -6,7 +6,8 @@ use std::{
     sync::Once,
 };
 
-use super::{engine::Plant, walk::walk};
+use super::walk::walk;
+use crate::testing::Plant;
 
 /// Seeds among which one must fail.
 const SEEDS: u64 = 1000;

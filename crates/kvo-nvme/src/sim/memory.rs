@@ -2,9 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvo_core::{HostMemory, SlotAccessError, SlotId};
+use kvo_core::{BlockHash, GroupIdx, HostMemory, OffloadKey, SlotAccessError, SlotId};
 
-use super::disk::lock;
+use crate::{
+    engine::Op,
+    testing::{Hold, Host, lock},
+};
 
 /// Version `version` of chunk `n`. Any eight bytes say which chunk, which version and which place they are of.
 pub(super) fn content(n: u64, version: u64, chunk_bytes: usize) -> Vec<u8> {
@@ -15,6 +18,15 @@ pub(super) fn content(n: u64, version: u64, chunk_bytes: usize) -> Vec<u8> {
     }
     bytes.truncate(chunk_bytes);
     bytes
+}
+
+pub(super) fn key(n: u64) -> OffloadKey {
+    OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0))
+}
+
+/// The number of a chunk.
+pub(super) fn number(key: &OffloadKey) -> u64 {
+    u64::from_be_bytes(key.hash().0[24..].try_into().expect("eight of 32"))
 }
 
 /// Slots that someone may hold for longer than a call, as a kernel does.
@@ -30,13 +42,6 @@ struct Slot {
     label: Option<(u64, u64)>,
     readers: u32,
     is_written: bool,
-}
-
-/// Which way the bytes of a host slot go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
-    Reads,
-    Writes,
 }
 
 impl SimMemory {
@@ -116,6 +121,38 @@ impl SimMemory {
             Hold::Reads => held.readers -= 1,
             Hold::Writes => held.is_written = false,
         }
+    }
+}
+
+impl Host for Arc<SimMemory> {
+    fn hold(&mut self, slot: SlotId, how: Hold) {
+        SimMemory::hold(self, slot, how);
+    }
+
+    fn let_go(&mut self, slot: SlotId, how: Hold) {
+        SimMemory::let_go(self, slot, how);
+    }
+
+    fn bytes(&self, slot: SlotId) -> Vec<u8> {
+        SimMemory::bytes(self, slot)
+    }
+
+    fn version(&mut self, op: &Op) -> u64 {
+        let (n, version) = self.label(op.host).expect("a write is from a slot with a chunk in it");
+        assert_eq!(n, number(&op.tenant.key), "another chunk is in the slot of {op:?}");
+        version
+    }
+
+    fn check_written(&self, op: &Op, version: u64) {
+        assert_eq!(self.label(op.host), Some((number(&op.tenant.key), version)));
+    }
+
+    fn check_read(&mut self, op: &Op, version: u64) {
+        self.arrived(op.host, number(&op.tenant.key), version);
+    }
+
+    fn is_content(&self, key: &OffloadKey, version: u64, bytes: &[u8]) -> bool {
+        bytes == content(number(key), version, self.slot_bytes)
     }
 }
 

@@ -4,16 +4,11 @@ use std::{collections::VecDeque, time::Duration};
 
 use kvo_policies::{GhostHits, PolicyKind, S3FifoOptions};
 
-use super::{
-    LivesTally, Sim,
-    disk::lock,
-    engine::Plant,
-    faults::{Faults, Kind},
-    fish::is_expected,
-    life::End,
-    rng::Rng,
+use super::{LivesTally, Sim, fish::is_expected};
+use crate::{
+    Admission, AdmissionRule, BreakerOptions, NvmeOptions,
+    testing::{End, Faults, Kind, Plant, Rng, lock},
 };
-use crate::{Admission, AdmissionRule, BreakerOptions, NvmeOptions};
 
 const STEPS: u64 = 320;
 const STEPS_REMEMBERED: usize = 16;

@@ -1,9 +1,7 @@
 //! The walks from many seeds.
 
-use super::{
-    faults::Kind,
-    walk::{Tally, walk},
-};
+use super::walk::{Tally, walk};
+use crate::testing::Kind;
 
 const NUM_SEEDS: u64 = 10_000;
 

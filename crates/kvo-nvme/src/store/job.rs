@@ -225,7 +225,7 @@ impl Job {
         Ended { direction: self.direction, failed, moved: self.moved, took }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn open_chunks(&self) -> usize {
         (self.undecided + self.late) as usize
     }

@@ -19,7 +19,7 @@ use super::{CHUNK_BYTES, Rig, Trouble, content, key};
 use crate::{
     BreakerOptions, NvmeOptions, SlotCounts,
     engine::{Action, Op as Transfer},
-    sim::rng::Rng,
+    testing::Rng,
 };
 
 const NUM_EPISODES: u64 = 600;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     RecoveryReport,
     format::{EPOCH_MAX, RECORD_BYTES},
-    sim::rng::Rng,
+    testing::Rng,
 };
 
 /// A store of one device with a chunk in each slot, opened so often that both superblocks are of the opening `epoch`

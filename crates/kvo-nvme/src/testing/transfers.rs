@@ -1,15 +1,14 @@
 //! The engine: transfers that begin and end when the test says so, and are checked as they do.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use crossbeam_channel::Sender;
 use hashbrown::HashMap;
-use kvo_core::{BlockHash, GroupIdx, HostMemory, OffloadKey};
+use kvo_core::{OffloadKey, SlotId};
 
 use super::{
     disk::{Disk, Shared, lock},
     faults::{Kind, Plan},
-    memory::{Hold, SimMemory, content},
 };
 use crate::{
     checksum::checksum,
@@ -20,7 +19,7 @@ use crate::{
 
 /// A defect that is put in on purpose, to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plant {
+pub enum Plant {
     /// A wrong checksum is taken for a right one.
     ChecksumIgnored,
     /// A write is reported when it begins.
@@ -33,33 +32,63 @@ pub(super) enum Plant {
     OpenedUnsynced,
 }
 
+/// Which way the bytes of a host slot go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Reads,
+    Writes,
+}
+
+/// The host memory as transfers see it: who holds which slot, and what is in it. What a write has written has a number,
+/// by which the bytes are known again.
+pub(crate) trait Host: Send {
+    /// Holds a slot for a transfer that begins. Panics if somebody else has it.
+    fn hold(&mut self, slot: SlotId, how: Hold);
+
+    fn let_go(&mut self, slot: SlotId, how: Hold);
+
+    fn bytes(&self, slot: SlotId) -> Vec<u8>;
+
+    /// The number of what a write that begins is to write.
+    fn version(&mut self, op: &Op) -> u64;
+
+    /// A write has ended: its slot still has what it had.
+    fn check_written(&self, op: &Op, version: u64);
+
+    /// A read has ended well, of what a write had written.
+    fn check_read(&mut self, op: &Op, version: u64);
+
+    /// Whether these are the bytes of a version of a key.
+    fn is_content(&self, key: &OffloadKey, version: u64, bytes: &[u8]) -> bool;
+}
+
 /// A transfer that has not ended.
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) op: Op,
-    pub(super) is_running: bool,
+pub(crate) struct Pending {
+    pub(crate) op: Op,
+    pub(crate) is_running: bool,
     /// It does not end before this step; never, if there is none.
-    pub(super) not_before: Option<u64>,
+    pub(crate) not_before: Option<u64>,
     plan: Plan,
 }
 
 /// What was written under each generation of each key: by content, a version of chunk `n`.
-pub(super) type Versions = HashMap<(OffloadKey, u64), u64>;
+pub(crate) type Versions = HashMap<(OffloadKey, u64), u64>;
 
 /// The transfers, and what is known of those that have ended.
-pub(super) struct Transfers {
-    pub(super) pending: Vec<Pending>,
-    pub(super) versions: Versions,
-    pub(super) step: u64,
+pub(crate) struct Transfers {
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) versions: Versions,
+    pub(crate) step: u64,
     is_stopped: bool,
     /// Whether the process has ended under the transfers.
     is_dead: bool,
     /// Transfers that went well and reads whose bytes were compared.
-    pub(super) tally: TransferTally,
+    pub(crate) tally: TransferTally,
     /// How the next transfer that begins goes, if that is not to be drawn.
-    pub(super) next_plan: Option<Plan>,
+    pub(crate) next_plan: Option<Plan>,
+    pub(crate) host: Box<dyn Host>,
     disk: Shared<Disk>,
-    memory: Arc<SimMemory>,
     worker: Worker,
     events: Sender<Event>,
     plant: Option<Plant>,
@@ -68,33 +97,24 @@ pub(super) struct Transfers {
 
 /// How the transfers of one life of a store have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TransferTally {
-    pub(super) written: u64,
-    pub(super) read: u64,
-    pub(super) failed_writes: u64,
-    pub(super) failed_reads: u64,
+pub(crate) struct TransferTally {
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    pub(crate) failed_writes: u64,
+    pub(crate) failed_reads: u64,
 }
 
-pub(super) fn direction(op: &Op) -> Hold {
+pub(crate) fn direction(op: &Op) -> Hold {
     match op.action {
         Action::Write => Hold::Reads,
         Action::Read { .. } => Hold::Writes,
     }
 }
 
-pub(super) fn key(n: u64) -> OffloadKey {
-    OffloadKey::new(BlockHash::from_u64(n), GroupIdx(0))
-}
-
-/// The number of a chunk.
-pub(super) fn number(key: &OffloadKey) -> u64 {
-    u64::from_be_bytes(key.hash().0[24..].try_into().expect("eight of 32"))
-}
-
 impl Transfers {
-    pub(super) fn new(
+    pub(crate) fn new(
         disk: Shared<Disk>,
-        memory: Arc<SimMemory>,
+        host: Box<dyn Host>,
         worker: Worker,
         events: Sender<Event>,
         plant: Option<Plant>,
@@ -107,8 +127,8 @@ impl Transfers {
             is_dead: false,
             tally: TransferTally::default(),
             next_plan: None,
+            host,
             disk,
-            memory,
             worker,
             events,
             plant,
@@ -140,18 +160,17 @@ impl Transfers {
     }
 
     /// Begins a transfer: from now on the device may be at its bytes at any time.
-    pub(super) fn begin(&mut self, place: usize) {
+    pub(crate) fn begin(&mut self, place: usize) {
         let Pending { op, is_running, plan, .. } = &mut self.pending[place];
         *is_running = true;
-        self.memory.hold(op.host, direction(op));
+        self.host.hold(op.host, direction(op));
         let forced = self.next_plan.take();
         *plan = forced.unwrap_or_else(|| lock(&self.disk).draw_plan(direction(op) == Hold::Reads));
         if direction(op) == Hold::Reads {
-            let (n, version) = self.memory.label(op.host).expect("a write is from a slot with a chunk in it");
-            assert_eq!(n, number(&op.tenant.key), "another chunk is in the slot of {op:?}");
+            let version = self.host.version(op);
             self.versions.insert((op.tenant.key, op.tenant.generation), version);
             if self.plant == Some(Plant::ReportedEarly) {
-                let sum = checksum(&op.tenant.key, op.tenant.generation, &self.memory.bytes(op.host));
+                let sum = checksum(&op.tenant.key, op.tenant.generation, &self.host.bytes(op.host));
                 let done = OpDone { op: *op, result: Ok(sum) };
                 let _ = self.events.send(Event::Moved(done));
             }
@@ -159,11 +178,10 @@ impl Transfers {
     }
 
     /// Ends a transfer that has begun.
-    pub(super) fn end(&mut self, place: usize) {
+    pub(crate) fn end(&mut self, place: usize) {
         let Pending { op, is_running, plan, .. } = self.pending.swap_remove(place);
         assert!(is_running, "only what has begun can end");
-        self.memory.let_go(op.host, direction(&op));
-        let before = self.memory.label(op.host);
+        self.host.let_go(op.host, direction(&op));
         lock(&self.disk).set_plan(plan);
         let mut done = self.worker.run(op);
         lock(&self.disk).set_plan(Plan::good());
@@ -174,7 +192,10 @@ impl Transfers {
             done.result = Ok(*written);
         }
         match op.action {
-            Action::Write => assert_eq!(self.memory.label(op.host), before),
+            Action::Write => {
+                let version = self.versions[&(op.tenant.key, op.tenant.generation)];
+                self.host.check_written(&op, version);
+            }
             Action::Read { .. } if done.result.is_ok() => self.check_read(&op),
             Action::Read { .. } => {}
         }
@@ -187,16 +208,15 @@ impl Transfers {
 
     fn check_read(&mut self, op: &Op) {
         let Tenant { key, generation } = op.tenant;
-        let n = number(&key);
         let version = self.versions.get(&(key, generation));
         let version = *version.unwrap_or_else(|| panic!("nobody has written what {op:?} has read"));
-        let bytes = self.memory.bytes(op.host);
+        let bytes = self.host.bytes(op.host);
         assert!(
-            bytes == content(n, version, self.memory.slot_bytes()),
+            self.host.is_content(&key, version, &bytes),
             "{op:?} has other bytes than version {version}: {:?}..",
             &bytes[..bytes.len().min(24)]
         );
-        self.memory.arrived(op.host, n, version);
+        self.host.check_read(op, version);
     }
 
     fn count(&mut self, done: &OpDone) {
@@ -210,7 +230,7 @@ impl Transfers {
     }
 
     /// Places of the transfers that have not begun, or those of the running ones that may end.
-    pub(super) fn ready(&self, running: bool) -> impl Iterator<Item = usize> {
+    pub(crate) fn ready(&self, running: bool) -> impl Iterator<Item = usize> {
         let step = self.step;
         let is_ready = move |pending: &Pending| {
             pending.is_running == running
@@ -220,35 +240,35 @@ impl Transfers {
     }
 
     /// The process ends. Of the writes that have begun, any sectors may be there.
-    pub(super) fn be_killed(&mut self) {
+    pub(crate) fn be_killed(&mut self) {
         self.is_dead = true;
         for Pending { op, .. } in self.pending.iter().filter(|pending| pending.is_running) {
             if direction(op) == Hold::Reads {
-                lock(&self.disk).write_in_part(op.slot, &self.memory.bytes(op.host));
+                lock(&self.disk).write_in_part(op.slot, &self.host.bytes(op.host));
             }
         }
     }
 
     /// Takes over what must be known of the transfers of earlier stores.
-    pub(super) fn inherit(&mut self, other: &mut Self) {
+    pub(crate) fn inherit(&mut self, other: &mut Self) {
         self.versions = std::mem::take(&mut other.versions);
         (self.last_generation, self.step) = (other.last_generation, other.step);
     }
 
     /// Everything that was stuck or slow may go on.
-    pub(super) fn unstick(&mut self) {
+    pub(crate) fn unstick(&mut self) {
         for pending in &mut self.pending {
             pending.not_before = Some(0);
         }
     }
 
     /// Whether nothing is left but what is stuck.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.iter().all(|pending| pending.is_running && pending.not_before.is_none())
     }
 
     /// Ends all that can end, in order of submission; returns how many are stuck.
-    pub(super) fn finish(&mut self) -> usize {
+    pub(crate) fn finish(&mut self) -> usize {
         let mut place = 0;
         while place < self.pending.len() {
             if !self.pending[place].is_running {
@@ -265,7 +285,13 @@ impl Transfers {
 }
 
 /// The store's end of [`Transfers`].
-pub(super) struct SimEngine(pub(super) Shared<Transfers>);
+pub(crate) struct SimEngine(pub(crate) Shared<Transfers>);
+
+impl fmt::Debug for Transfers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfers").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
 
 impl Engine for SimEngine {
     fn submit(&mut self, op: Op) -> Result<(), Op> {

@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// Records that are on their way to the index.
-pub(super) struct Records {
-    pub(super) num_put: u64,
+pub(crate) struct Records {
+    pub(crate) num_put: u64,
     /// In durable mode: whether a record is written the moment that it is put, because someone waits for it.
-    pub(super) at_once: bool,
+    pub(crate) at_once: bool,
     /// The last chunk's record that was put.
-    pub(super) last: Option<Record>,
+    pub(crate) last: Option<Record>,
     queued: Vec<Entry>,
     /// Slots whose records could not be written, and were not since.
     unwritten: BTreeSet<u32>,
@@ -30,7 +30,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn new(
+    pub(crate) fn new(
         disk: Shared<Disk>,
         superblock: (Superblock, usize),
         events: Sender<Event>,
@@ -52,17 +52,17 @@ impl Records {
         }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.queued.is_empty()
     }
 
     /// Whether the record of a slot may not be what was put last.
-    pub(super) fn may_lack(&self, slot: u32) -> bool {
+    pub(crate) fn may_lack(&self, slot: u32) -> bool {
         self.queued.iter().any(|entry| entry.slot == slot) || self.unwritten.contains(&slot)
     }
 
     /// Writes a batch: some of the records, those that were put first.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         if self.queued.is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ impl Records {
         self.write(count);
     }
 
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if !self.queued.is_empty() {
             self.write(self.queued.len());
         }
@@ -101,7 +101,7 @@ impl Records {
     }
 
     /// The process ends, perhaps amid a batch.
-    pub(super) fn be_killed(&mut self) {
+    pub(crate) fn be_killed(&mut self) {
         let fuse = lock(&self.disk).rng.below(8);
         lock(&self.disk).light_fuse(fuse);
         let batch = std::mem::take(&mut self.queued);
@@ -111,7 +111,7 @@ impl Records {
 }
 
 /// The store's end of [`Records`].
-pub(super) struct SimJournal(pub(super) Shared<Records>);
+pub(crate) struct SimJournal(pub(crate) Shared<Records>);
 
 impl Journal for SimJournal {
     fn put(&mut self, entry: Entry) {

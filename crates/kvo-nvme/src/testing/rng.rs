@@ -1,5 +1,6 @@
 //! Numbers from a seed.
 
+#[cfg(test)]
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The generator `SplitMix64`.
@@ -12,6 +13,7 @@ impl Rng {
     }
 
     /// Of the seed in `KVO_NVME_SEED`, or of a fresh one; it is printed.
+    #[cfg(test)]
     pub(crate) fn for_test() -> Self {
         let seed = match std::env::var("KVO_NVME_SEED") {
             Ok(seed) => seed.parse().expect("KVO_NVME_SEED is a number"),
@@ -50,6 +52,7 @@ impl Rng {
     }
 
     /// Another generator, whose numbers do not depend on how many more are taken from this one.
+    #[cfg(test)]
     pub(crate) fn split(&mut self) -> Self {
         Self(self.next())
     }

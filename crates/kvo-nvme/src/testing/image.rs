@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::rng::Rng;
 
 /// What a disk writes whole or not at all.
-pub(super) const SECTOR_BYTES: usize = 512;
+pub(crate) const SECTOR_BYTES: usize = 512;
 
 /// One file: what a read gives, and what of it would survive.
 ///
 /// A loss of power keeps of every sector of every write since the last sync either the old bytes or the new ones, each
 /// by itself.
 #[derive(Clone)]
-pub(super) struct Image {
+pub(crate) struct Image {
     /// What is on stable storage.
     stable: Vec<u8>,
     /// What a read gives: that, and whatever was written since.
@@ -25,7 +25,7 @@ pub(super) struct Image {
 
 impl Image {
     /// A file of `bytes` zeroes, without those of `hole`.
-    pub(super) fn new(bytes: u64, hole: Range<u64>) -> Self {
+    pub(crate) fn new(bytes: u64, hole: Range<u64>) -> Self {
         let held = usize::try_from(bytes - (hole.end - hole.start)).expect("images are small");
         let held = held.next_multiple_of(SECTOR_BYTES);
         Self { stable: vec![0; held], seen: vec![0; held], unsynced: Vec::new(), hole }
@@ -38,24 +38,24 @@ impl Image {
         usize::try_from(offset - skipped).expect("images are small")
     }
 
-    pub(super) fn bytes(&self, offset: u64, count: usize) -> &[u8] {
+    pub(crate) fn bytes(&self, offset: u64, count: usize) -> &[u8] {
         let at = self.at(offset);
         &self.seen[at..at + count]
     }
 
     /// The bytes that a loss of power would leave at worst.
-    pub(super) fn stable(&self, offset: u64, count: usize) -> &[u8] {
+    pub(crate) fn stable(&self, offset: u64, count: usize) -> &[u8] {
         let at = self.at(offset);
         &self.stable[at..at + count]
     }
 
     /// Whether a loss of power would leave the sector at `offset` as it is.
-    pub(super) fn is_synced(&self, offset: u64) -> bool {
+    pub(crate) fn is_synced(&self, offset: u64) -> bool {
         self.bytes(offset, SECTOR_BYTES) == self.stable(offset, SECTOR_BYTES)
     }
 
     /// Writes the sectors of `bytes` for which `lands` says so, counted from the first.
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8], mut lands: impl FnMut(usize) -> bool) {
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], mut lands: impl FnMut(usize) -> bool) {
         let start = self.at(offset);
         let mut done = 0;
         let mut nth = 0;
@@ -78,7 +78,7 @@ impl Image {
     }
 
     /// Changes a bit where it lies: no sync brings it back.
-    pub(super) fn flip(&mut self, offset: u64, bit: u32) {
+    pub(crate) fn flip(&mut self, offset: u64, bit: u32) {
         let at = self.at(offset);
         self.seen[at] ^= 1 << (bit % 8);
         self.stable[at] ^= 1 << (bit % 8);
@@ -92,7 +92,7 @@ impl Image {
     }
 
     /// Whatever was written is on stable storage now.
-    pub(super) fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         for (sector, bytes) in self.unsynced.drain(..) {
             put(&mut self.stable, sector, &bytes);
         }
@@ -100,7 +100,7 @@ impl Image {
 
     /// A sync that fails: some sectors have arrived, the others never will, although a read still gives them, and no
     /// later sync tells of them. Returns where in the file those begin.
-    pub(super) fn fail_sync(&mut self, rng: &mut Rng) -> Vec<u64> {
+    pub(crate) fn fail_sync(&mut self, rng: &mut Rng) -> Vec<u64> {
         let mut dropped = Vec::new();
         for (sector, bytes) in self.unsynced.drain(..) {
             if rng.one_in(2) {
@@ -115,7 +115,7 @@ impl Image {
     }
 
     /// Loses power: of what was not synced, each sector is there with a chance of `eighths` in 8.
-    pub(super) fn lose_power(&mut self, rng: &mut Rng, eighths: u64) {
+    pub(crate) fn lose_power(&mut self, rng: &mut Rng, eighths: u64) {
         for (sector, bytes) in self.unsynced.drain(..) {
             if rng.below(8) < eighths {
                 put(&mut self.stable, sector, &bytes);

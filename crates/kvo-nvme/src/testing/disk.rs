@@ -24,14 +24,14 @@ use crate::{
 };
 
 /// A share of something that one thread uses.
-pub(super) type Shared<T> = Arc<Mutex<T>>;
+pub(crate) type Shared<T> = Arc<Mutex<T>>;
 
-pub(super) fn share<T>(value: T) -> Shared<T> {
+pub(crate) fn share<T>(value: T) -> Shared<T> {
     Arc::new(Mutex::new(value))
 }
 
 /// The lock of something that one thread uses; a check that failed under it is no reason not to look at it.
-pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.try_lock().unwrap_or_else(|error| match error {
         std::sync::TryLockError::Poisoned(poisoned) => PoisonError::into_inner(poisoned),
         std::sync::TryLockError::WouldBlock => {
@@ -41,36 +41,36 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// All that is stored.
-pub(super) struct Disk {
+pub(crate) struct Disk {
     /// One a device.
-    pub(super) data: Vec<Image>,
-    pub(super) index: Image,
-    pub(super) faults: Faults,
-    pub(super) rng: Rng,
-    pub(super) geometry: Geometry,
+    pub(crate) data: Vec<Image>,
+    pub(crate) index: Image,
+    pub(crate) faults: Faults,
+    pub(crate) rng: Rng,
+    pub(crate) geometry: Geometry,
     /// How the transfer goes that runs now.
     plan: Plan,
     /// Slots whose bytes are not those that the disk said it had written.
-    pub(super) tainted: HashSet<u32>,
+    pub(crate) tainted: HashSet<u32>,
     /// Slots whose records are not.
-    pub(super) tainted_records: HashSet<u32>,
+    pub(crate) tainted_records: HashSet<u32>,
     /// Those of them whose records were written again; with the next sync they are good.
     rewritten_records: HashSet<u32>,
     /// Slots, and those of records, some of which a failed sync has dropped. The store was told; the next one will not be.
     dropped: HashSet<u32>,
     dropped_records: HashSet<u32>,
     /// Whether a superblock has decayed.
-    pub(super) lost_superblock: bool,
+    pub(crate) lost_superblock: bool,
     /// A store is being opened: its syncs go well.
-    pub(super) is_opening: bool,
+    pub(crate) is_opening: bool,
     /// A defect: a sync does nothing.
-    pub(super) skips_syncs: bool,
+    pub(crate) skips_syncs: bool,
     /// Calls that the journal still makes before its process ends.
     fuse: Option<u64>,
 }
 
 impl Disk {
-    pub(super) fn new(geometry: Geometry, faults: Faults, rng: Rng) -> Self {
+    pub(crate) fn new(geometry: Geometry, faults: Faults, rng: Rng) -> Self {
         let image = |device| Image::new(geometry.file_bytes(device), BLOCK_BYTES as u64..DATA_START);
         Self {
             data: (0..geometry.num_devices).map(image).collect(),
@@ -92,22 +92,22 @@ impl Disk {
     }
 
     /// Says how the next transfer goes.
-    pub(super) fn set_plan(&mut self, plan: Plan) {
+    pub(crate) fn set_plan(&mut self, plan: Plan) {
         self.plan = plan;
     }
 
-    pub(super) fn draw_plan(&mut self, is_write: bool) -> Plan {
+    pub(crate) fn draw_plan(&mut self, is_write: bool) -> Plan {
         Plan::draw(&mut self.faults, &mut self.rng, is_write)
     }
 
     /// The bytes of a chunk as a read gives them.
-    pub(super) fn chunk(&self, slot: u32) -> &[u8] {
+    pub(crate) fn chunk(&self, slot: u32) -> &[u8] {
         let place = self.geometry.place(slot);
         self.data[place.device as usize].bytes(place.offset, self.geometry.chunk_bytes)
     }
 
     /// A bit of a chunk changes where it lies.
-    pub(super) fn decay(&mut self, slot: u32, bit: u64) {
+    pub(crate) fn decay(&mut self, slot: u32, bit: u64) {
         let place = self.geometry.place(slot);
         let (at, bit) = (bit / 8 % self.geometry.chunk_bytes as u64, u32::try_from(bit % 8).expect("small"));
         self.data[place.device as usize].flip(place.offset + at, bit);
@@ -115,7 +115,7 @@ impl Disk {
     }
 
     /// A write of `bytes` that never comes to an end: any of its sectors may be there.
-    pub(super) fn write_in_part(&mut self, slot: u32, bytes: &[u8]) {
+    pub(crate) fn write_in_part(&mut self, slot: u32, bytes: &[u8]) {
         let place = self.geometry.place(slot);
         let rng = &mut self.rng;
         let eighths = rng.below(9);
@@ -123,19 +123,19 @@ impl Disk {
     }
 
     /// A bit of a record changes where it lies.
-    pub(super) fn decay_record(&mut self, slot: u32, bit: u64) {
+    pub(crate) fn decay_record(&mut self, slot: u32, bit: u64) {
         let (at, bit) = (bit / 8 % RECORD_BYTES as u64, u32::try_from(bit % 8).expect("small"));
         self.index.flip(record_start(slot) + at, bit);
         self.taint_records([slot]);
     }
 
-    pub(super) fn superblock(&self, block: usize) -> Result<Superblock, Damage> {
+    pub(crate) fn superblock(&self, block: usize) -> Result<Superblock, Damage> {
         let bytes = self.index.bytes((block * BLOCK_BYTES) as u64, BLOCK_BYTES);
         Superblock::decode(bytes.try_into().expect("a block"))
     }
 
     /// A bit of the newer superblock, or of the older one, changes where it lies, if the other is good.
-    pub(super) fn decay_superblock(&mut self, is_newer: bool, bit: u64) {
+    pub(crate) fn decay_superblock(&mut self, is_newer: bool, bit: u64) {
         let Ok((_, newest)) = newest([self.superblock(0), self.superblock(1)]) else { return };
         let block = if is_newer { newest } else { 1 - newest };
         if self.superblock(1 - block).is_ok() && self.index.is_synced(((1 - block) * BLOCK_BYTES) as u64) {
@@ -146,16 +146,16 @@ impl Disk {
     }
 
     /// The record of a slot, as a read gives it.
-    pub(super) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
+    pub(crate) fn record(&self, slot: u32) -> &[u8; RECORD_BYTES] {
         self.index.bytes(record_start(slot), RECORD_BYTES).try_into().expect("of that length")
     }
 
     /// Lets the process end when the journal has made so many calls.
-    pub(super) fn light_fuse(&mut self, calls: u64) {
+    pub(crate) fn light_fuse(&mut self, calls: u64) {
         self.fuse = Some(calls);
     }
 
-    pub(super) fn put_out_fuse(&mut self) {
+    pub(crate) fn put_out_fuse(&mut self) {
         self.fuse = None;
     }
 
@@ -206,7 +206,7 @@ impl Disk {
     }
 
     /// A store begins that knows nothing of what was dropped under the one before.
-    pub(super) fn forget_dropped(&mut self) {
+    pub(crate) fn forget_dropped(&mut self) {
         self.tainted.extend(self.dropped.drain());
         let records = std::mem::take(&mut self.dropped_records);
         self.taint_records(records);
@@ -220,7 +220,7 @@ impl Disk {
     }
 
     /// Sees to it that what was written to the file of a device is on stable storage.
-    pub(super) fn sync_data(&mut self, device: u32) -> io::Result<()> {
+    pub(crate) fn sync_data(&mut self, device: u32) -> io::Result<()> {
         if self.skips_syncs {
             return Ok(());
         }
@@ -239,7 +239,7 @@ impl Disk {
     }
 
     /// The same for the index.
-    pub(super) fn sync_index(&mut self) -> io::Result<()> {
+    pub(crate) fn sync_index(&mut self) -> io::Result<()> {
         if self.skips_syncs {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Disk {
     }
 
     /// The machine loses its power.
-    pub(super) fn lose_power(&mut self) {
+    pub(crate) fn lose_power(&mut self) {
         let eighths = self.rng.below(9);
         for image in self.data.iter_mut().chain([&mut self.index]) {
             image.lose_power(&mut self.rng, eighths);
@@ -350,7 +350,7 @@ impl Disk {
     }
 
     /// Whether a kind of trouble happens now.
-    pub(super) fn strikes(&mut self, kind: Kind) -> bool {
+    pub(crate) fn strikes(&mut self, kind: Kind) -> bool {
         self.faults.strikes(kind, &mut self.rng)
     }
 }
@@ -370,9 +370,9 @@ fn records_in(offset: u64, count: usize, num_slots: u32) -> Range<u32> {
 }
 
 /// The file of one device.
-pub(super) struct SimFile {
-    pub(super) disk: Shared<Disk>,
-    pub(super) device: u32,
+pub(crate) struct SimFile {
+    pub(crate) disk: Shared<Disk>,
+    pub(crate) device: u32,
 }
 
 impl ChunkFile for SimFile {
@@ -392,8 +392,8 @@ impl StableFile for SimFile {
 }
 
 /// The index file, to be written.
-pub(super) struct SimIndex {
-    pub(super) disk: Shared<Disk>,
+pub(crate) struct SimIndex {
+    pub(crate) disk: Shared<Disk>,
 }
 
 impl ChunkFile for SimIndex {

@@ -8,7 +8,7 @@ use super::rng::Rng;
 
 /// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// The device fails: `EIO`.
     Device,
     /// `ENOSPC`.
@@ -52,7 +52,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 20] = [
+    /// All of it.
+    pub const ALL: [Self; 20] = [
         Self::Device,
         Self::Full,
         Self::Quota,
@@ -86,7 +87,7 @@ impl Kind {
 /// Each seed has its own few kinds of trouble, so that some seeds have a lot of one kind and none of another: an even
 /// mix of everything would hardly ever get far enough into any of them.
 #[derive(Clone, Debug)]
-pub(super) struct Faults {
+pub struct Faults {
     /// Once in so many times; 0 is never.
     one_in: [u64; Kind::ALL.len()],
     struck: [u64; Kind::ALL.len()],
@@ -94,12 +95,13 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn none() -> Self {
+    /// Nothing goes wrong.
+    pub fn none() -> Self {
         Self { one_in: [0; Kind::ALL.len()], struck: [0; Kind::ALL.len()], enabled: true }
     }
 
     /// Each kind once in so many times.
-    pub(super) fn of(kinds: &[(Kind, u64)]) -> Self {
+    pub fn of(kinds: &[(Kind, u64)]) -> Self {
         let mut faults = Self::none();
         for &(kind, one_in) in kinds {
             faults.one_in[kind as usize] = one_in;
@@ -107,7 +109,24 @@ impl Faults {
         faults
     }
 
-    pub(super) fn draw(rng: &mut Rng) -> Self {
+    /// A few kinds, which ones and how often is drawn from `seed`.
+    pub fn drawn(seed: u64) -> Self {
+        Self::draw(&mut Rng::new(seed))
+    }
+
+    /// The same without a kind.
+    #[must_use]
+    pub fn without(mut self, kind: Kind) -> Self {
+        self.one_in[kind as usize] = 0;
+        self
+    }
+
+    /// Whether a kind may happen.
+    pub fn has(&self, kind: Kind) -> bool {
+        self.one_in[kind as usize] > 0
+    }
+
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
         let mut faults = Self::none();
         // A fifth of all seeds has a perfect disk, a quarter one that does not lie.
         let perfect = rng.one_in(5);
@@ -121,26 +140,26 @@ impl Faults {
     }
 
     /// From now on nothing goes wrong any more.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.enabled = false;
     }
 
     /// Whether `kind` happens now.
-    pub(super) fn strikes(&mut self, kind: Kind, rng: &mut Rng) -> bool {
+    pub(crate) fn strikes(&mut self, kind: Kind, rng: &mut Rng) -> bool {
         let strikes = self.enabled && rng.one_in(self.one_in[kind as usize]);
         self.struck[kind as usize] += u64::from(strikes);
         strikes
     }
 
     /// How often each kind has happened.
-    pub(super) fn struck(&self) -> [u64; Kind::ALL.len()] {
+    pub(crate) fn struck(&self) -> [u64; Kind::ALL.len()] {
         self.struck
     }
 }
 
 /// How one call of positional I/O ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// After so many bytes, if there are more.
     Short(usize),
     /// With an error of the system.
@@ -149,7 +168,7 @@ pub(super) enum Call {
 
 /// What happens to the bytes of a transfer that the disk says nothing about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(crate) enum Lie {
     None,
     Lost,
     /// The sectors whose bits are set are not written.
@@ -162,25 +181,27 @@ pub(super) enum Lie {
 
 /// How a transfer ends: its calls one after the other, and whole ones after that.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) calls: VecDeque<Call>,
-    pub(super) lie: Lie,
+pub(crate) struct Plan {
+    pub(crate) calls: VecDeque<Call>,
+    pub(crate) lie: Lie,
 }
 
 impl Plan {
-    pub(super) fn good() -> Self {
+    pub(crate) fn good() -> Self {
         Self { calls: VecDeque::new(), lie: Lie::None }
     }
 
-    pub(super) fn ending(call: Call) -> Self {
+    #[cfg(test)]
+    pub(crate) fn ending(call: Call) -> Self {
         Self { calls: VecDeque::from([call]), lie: Lie::None }
     }
 
-    pub(super) fn lying(lie: Lie) -> Self {
+    #[cfg(test)]
+    pub(crate) fn lying(lie: Lie) -> Self {
         Self { calls: VecDeque::new(), lie }
     }
 
-    pub(super) fn draw(faults: &mut Faults, rng: &mut Rng, is_write: bool) -> Self {
+    pub(crate) fn draw(faults: &mut Faults, rng: &mut Rng, is_write: bool) -> Self {
         let mut plan = Self::good();
         while plan.calls.len() < 4 && faults.strikes(Kind::Short, rng) {
             plan.calls.push_back(Call::Short(512 * (1 + rng.index(6))));
