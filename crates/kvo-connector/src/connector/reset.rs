@@ -93,8 +93,9 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     fn drop_all(&mut self, is_renamed: bool) -> Flush {
-        self.collect_events();
         self.manager.reset_cache();
+        // Also those of what tiers have reported on the way: it is gone by now.
+        self.collect_events();
         if let Some(directory) = &mut self.directory {
             directory.emptied(self.manager.primary_name(), Medium::Memory);
             if is_renamed {
