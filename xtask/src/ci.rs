@@ -9,7 +9,7 @@ use std::{
 use crate::{
     bench, conformance, counts, cuda_features, fuzz, gpu_check, loom,
     process::{cargo, workspace},
-    ptx, tidy,
+    ptx, sim, tidy,
 };
 
 /// Hits, evictions and their order of each policy are published for this traffic.
@@ -39,6 +39,11 @@ const LARGE_CHECK: [&str; 7] = [
 /// What is built besides the default: the program `kvo-store`. The benches build without it.
 const FEATURES: &str = "--features=kvo-nvme/cli";
 
+/// The same seeds every time.
+const SIM: [&str; 2] = ["--seeds", "2000"];
+/// Some that were never run.
+const SIM_FRESH: [&str; 5] = ["--fresh", "--seeds", "1000", "--minutes", "1"];
+
 /// Of each target.
 const FUZZ_SECONDS: u32 = 4;
 
@@ -60,7 +65,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 19] = [
+    let steps: [(&str, Step); 22] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("ptx", compiled),
@@ -79,6 +84,9 @@ pub(crate) fn run() -> ExitCode {
         ("soak, seconds", || run_bench(&["soak-nvme", "--minutes", "0.05", "--capacity-chunks", "128"])),
         ("soak of an engine", || run_bench(&["soak-engine", "--minutes", "0.1"])),
         ("fuzz", fuzzed),
+        ("sim", || run_command(sim::command(SIM.map(Into::into)))),
+        ("sim, fresh", || run_command(sim::command(SIM_FRESH.map(Into::into)))),
+        ("sim, canary", || run_command(sim::command(["--canary".into()]))),
         ("gpu-check", checked),
         ("micro, 8M", || run_bench(&LARGE_CHECK)),
         ("counts", counted),

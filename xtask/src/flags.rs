@@ -39,7 +39,12 @@ cargo xtask TASK
                      --model on that one. `cargo xtask gpu-check --run --help` lists the program's own flags.
   ptx [--check]      Compiles the kernels to the PTX that is checked in, by NVRTC 12.1, which pip can install; with
                      --check says whether that PTX is of its source. KVO_PYTHON names the Python that has NVRTC.
-  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, the GPU
+  sim [--seeds N] [--minutes M] [--seed S] [--canary]
+                     Runs all of kvo in simulation, with everything that can go wrong, from 2,000 seeds; fails with what
+                     it has found, made smaller. `--seed S` replays one; `--canary` puts defects in, and fails unless
+                     each is found; `--fresh` begins with a seed that nobody has chosen.
+  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, the
+                     simulation, the GPU
                      check on a model, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   cuda-features [--all]
@@ -70,6 +75,7 @@ pub(crate) enum Task {
     /// Whether every version is tried.
     CudaFeatures(bool),
     Ptx(ptx::Mode),
+    Sim(Vec<OsString>),
     /// What is kept busy, and its arguments.
     Soak(Soak, Vec<OsString>),
     Tidy,
@@ -98,6 +104,7 @@ impl Task {
             Some("loom") => none(&name, &rest).map(|()| Self::Loom),
             Some("miri") => Ok(Self::Miri(rest)),
             Some("sanitize") => sanitizer(&rest).map(Self::Sanitize),
+            Some("sim") => Ok(Self::Sim(rest)),
             Some("soak") => match rest.split_first() {
                 Some((first, more)) if first == "nvme" => Ok(Self::Soak(Soak::Nvme, more.to_vec())),
                 Some((first, more)) if first == "engine" => Ok(Self::Soak(Soak::Engine, more.to_vec())),
@@ -200,6 +207,7 @@ mod tests {
         assert_eq!(parse(&["cuda-features", "--all"]), Ok(Task::CudaFeatures(true)));
         assert_eq!(parse(&["ptx"]), Ok(Task::Ptx(ptx::Mode::Build)));
         assert_eq!(parse(&["ptx", "--check"]), Ok(Task::Ptx(ptx::Mode::Check)));
+        assert_eq!(parse(&["sim", "--canary"]), Ok(Task::Sim(vec!["--canary".into()])));
         assert_eq!(parse(&["soak", "nvme"]), Ok(Task::Soak(Soak::Nvme, vec![])));
         let minutes = vec!["--minutes".into(), "1".into()];
         assert_eq!(parse(&["soak", "engine", "--minutes", "1"]), Ok(Task::Soak(Soak::Engine, minutes)));

@@ -15,6 +15,7 @@ mod miri;
 mod process;
 mod ptx;
 mod sanitize;
+mod sim;
 mod tidy;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Task::Sanitize(sanitizer) => sanitize::run(sanitizer),
         Task::CudaFeatures(is_all) => cuda_features::run(is_all),
         Task::Ptx(mode) => ptx::run(mode),
+        Task::Sim(arguments) => sim::run(arguments),
         Task::Soak(what, arguments) => bench::soak(what, arguments),
         Task::Tidy => tidy::run(),
     }

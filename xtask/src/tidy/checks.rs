@@ -34,7 +34,7 @@ const UNSAFE_FILES: [&str; 21] = [
 ];
 
 /// The kvo crates that each library crate may use: dependencies point downwards.
-const HOUSE: [(&str, &[&str]); 10] = [
+const HOUSE: [(&str, &[&str]); 11] = [
     ("kvo-core", &[]),
     ("kvo-policies", &["kvo-core"]),
     ("kvo-cpu", &["kvo-core", "kvo-policies"]),
@@ -45,6 +45,10 @@ const HOUSE: [(&str, &[&str]); 10] = [
     ("kvo-ptx", &[]),
     ("kvo-fakecuda", &["kvo-ptx"]),
     ("kvo-connector", &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-cuda", "kvo-nvme", "kvo-tiering"]),
+    (
+        "kvo-sim",
+        &["kvo-core", "kvo-policies", "kvo-cpu", "kvo-cuda", "kvo-nvme", "kvo-tiering", "kvo-connector"],
+    ),
 ];
 
 /// What a program of a crate uses of kvo besides, behind a feature. The crate's library does not name it.
@@ -60,7 +64,7 @@ const OF_TESTS: [(&str, &str); 1] = [("kvo-fakecuda", "cudarc")];
 const OF_ENGINES: [(&str, &str); 1] = [("kvo-gpu-check", "cudarc")];
 
 /// Crates that others name for their tests alone: what a user builds has none of them.
-const TEST_ONLY: [&str; 2] = ["kvo-fakecuda", "kvo-ptx"];
+const TEST_ONLY: [&str; 3] = ["kvo-fakecuda", "kvo-ptx", "kvo-sim"];
 /// A package that is nothing but tests.
 const FUZZERS: &str = "kvo-fuzz";
 

@@ -1,0 +1,205 @@
+//! What goes wrong, as an operation of its own.
+
+use std::time::Duration;
+
+use kvo_connector::{CopyId, CopyResult, Scheduled, StepInput, StepPlan};
+use kvo_core::{HostMemory, RequestId, SlotId};
+use kvo_nvme::testing::{End, Kind};
+
+use super::{Engine, life::PRIMARY};
+use crate::{
+    random::Random,
+    rank::Rank,
+    setup::Trouble,
+    tier::lock,
+    violation::{Rule, check},
+};
+
+impl Engine {
+    pub(super) fn trouble(&mut self, trouble: Trouble, random: &mut Random) {
+        self.count(trouble);
+        match trouble {
+            Trouble::Abort => {
+                if let Some(id) = self.some_request(random) {
+                    self.finish(id, random);
+                }
+            }
+            Trouble::Preempt => {
+                let id = self.some_request(random).filter(|id| self.requests[id].is_running);
+                self.to_preempt.extend(id);
+            }
+            Trouble::Reset => self.reset(),
+            Trouble::Crash => {
+                let end = random.pick(&[End::Closed, End::Killed, End::PowerLost]);
+                self.note(|| format!("{end:?}"));
+                self.begin_anew(end);
+            }
+            Trouble::DeviceDies => {
+                let worker = random.index(self.ranks.len());
+                if random.one_in(2) {
+                    self.dies_in_step = Some(worker);
+                } else {
+                    self.ranks[worker].fail();
+                    self.replace(worker);
+                }
+            }
+            Trouble::SlotSpoilt => {
+                let slot = SlotId(random.small(self.setup.num_slots));
+                self.spoil(slot, random);
+            }
+            Trouble::Jump => {
+                let most = random.pick(&[20, 2_000, 120_000, 100_000_000]);
+                self.pass(Duration::from_millis(random.below(most)));
+            }
+            Trouble::Standstill => self.standstill = 1 + random.below(30),
+            Trouble::Misuse => self.misuse(random),
+            Trouble::TierDead => {
+                if let Some((name, tier)) = self.some_tier(random) {
+                    let mut tier = lock(&tier);
+                    tier.is_dead = !tier.is_dead;
+                    drop(tier);
+                    self.note(|| format!("{name} dies, or comes back"));
+                }
+            }
+            Trouble::TierLost => {
+                if let Some((_, tier)) = self.some_tier(random) {
+                    lock(&tier).lose_worker();
+                }
+            }
+            Trouble::Disk => self.decay(random),
+            // These happen where a tier or a worker says something.
+            _ => {}
+        }
+    }
+
+    fn some_request(&self, random: &mut Random) -> Option<u64> {
+        let ids: Vec<u64> = self.requests.keys().copied().collect();
+        (!ids.is_empty()).then(|| random.pick(&ids))
+    }
+
+    fn some_tier(&self, random: &mut Random) -> Option<(&'static str, crate::tier::SharedTier)> {
+        (!self.tiers.is_empty()).then(|| self.tiers[random.index(self.tiers.len())].clone())
+    }
+
+    fn reset(&mut self) {
+        self.take_events();
+        let flush = self.connector.reset();
+        self.take_events();
+        if self.setup.events.is_none() {
+            // No event tells of what has gone.
+            self.ledger.begin(PRIMARY, []);
+        }
+        for id in &flush.loads_void {
+            let request = self.requests.get_mut(&id.0).expect("only those that run have loads");
+            check(request.loading.take().is_some(), Rule::OneResult, || format!("{id:?} was not loading"));
+            // Its blocks may still be written: it takes others.
+            self.take_blocks(id.0);
+            self.waiting.push_back(id.0);
+        }
+        let input = StepInput { preempted: &flush.loads_void, scheduled: &[] };
+        let plan = self.connector.build_step(&input).expect("they run");
+        check(plan == StepPlan::default(), Rule::InUse, || format!("behind a reset: {plan:?}"));
+    }
+
+    /// The device of a worker is dead: another takes its place, and every request begins anew, as its blocks are gone.
+    pub(super) fn replace(&mut self, worker: usize) {
+        let rank = &mut self.ranks[worker];
+        rank.finish();
+        rank.worker.poll(&mut rank.reports);
+        let (num_open, reports) = (rank.worker.num_open(), std::mem::take(&mut rank.reports));
+        check(num_open == 0, Rule::OneResult, || {
+            format!("{num_open} copies of a dead device are not reported")
+        });
+        self.check_races();
+        let host = std::sync::Arc::clone(&self.ranks[worker].host);
+        let now = self.now();
+        self.ranks[worker] = Rank::new(&self.setup, host, self.random.next(), now);
+        self.ranks[worker].reports = reports;
+        let with_blocks = |(id, request): (&u64, &super::Request)| {
+            (request.is_running || request.loading.is_some() || request.has_blocks()).then_some(*id)
+        };
+        let ids: Vec<u64> = self.requests.iter().filter_map(with_blocks).collect();
+        let preempted: Vec<RequestId> = ids.iter().map(|id| RequestId(*id)).collect();
+        for id in ids {
+            self.take_blocks(id);
+            self.waiting.push_back(id);
+        }
+        let plan = self.connector.build_step(&StepInput { preempted: &preempted, scheduled: &[] });
+        let plan = plan.expect("they run");
+        check(plan == StepPlan::default(), Rule::InUse, || format!("of a step that does nothing: {plan:?}"));
+    }
+
+    /// Has hold of slots that the loads of a plan need.
+    pub(super) fn spoil_some(&mut self, plan: &StepPlan, random: &mut Random) {
+        if !self.setup.rates.strikes(Trouble::SlotSpoilt, random) {
+            return;
+        }
+        let slots: Vec<SlotId> =
+            plan.loads.iter().flat_map(|load| load.chunks().map(|chunk| chunk.slot)).collect();
+        if !slots.is_empty() {
+            self.spoil(random.pick(&slots), random);
+        }
+    }
+
+    /// Has hold of a slot while the copies of a worker go on.
+    fn spoil(&mut self, slot: SlotId, random: &mut Random) {
+        self.spoilt.insert(slot);
+        let worker = random.index(self.ranks.len());
+        let Rank { worker, host, .. } = &mut self.ranks[worker];
+        let device = worker.device_mut();
+        // A tier may have it already.
+        let _ = host.with_write(slot, &mut |_| {
+            for _ in 0..10 + random.below(40) {
+                device.0.step();
+            }
+        });
+    }
+
+    fn decay(&mut self, random: &mut Random) {
+        let Some(nvme) = &self.setup.nvme else { return };
+        if !nvme.faults.has(Kind::Decay) {
+            return;
+        }
+        let of = random.pick(&[Kind::Decay, Kind::Decay, Kind::Decay, Kind::Record, Kind::CutOff]);
+        if let Some(disk) = &mut self.disk {
+            disk.decay(of, random.next(), random.next());
+        }
+    }
+
+    /// Calls that fit nothing are refused, and change nothing.
+    fn misuse(&mut self, random: &mut Random) {
+        let before = (self.connector.stats(), self.connector.counts());
+        let nobody = RequestId(u64::MAX);
+        let mut refused = vec![
+            self.connector.match_prefix(nobody, 0).is_err(),
+            self.connector.add_hashes(nobody, 1, &[]).is_err(),
+            self.connector.blocks_allocated(nobody, &[]).is_err(),
+            self.connector.request_finished(nobody).is_err(),
+            self.connector.copy_reported(CopyId(u64::MAX), 0, CopyResult::Done).is_err(),
+            self.connector.copy_released(CopyId(u64::MAX), 0).is_err(),
+            self.connector.build_step(&StepInput { preempted: &[nobody], scheduled: &[] }).is_err(),
+        ];
+        if let Some((copy, worker)) = self.last_ended {
+            refused.push(self.connector.copy_reported(copy, worker, CopyResult::Done).is_err());
+        }
+        if let Some(id) = self.some_request(random) {
+            let request = RequestId(id);
+            let params = self.requests[&id].prompt.params.clone();
+            refused.push(self.connector.new_request(request, 1, params).is_err());
+            refused.push(self.connector.match_prefix(request, u32::MAX).is_err());
+            refused.push(self.connector.blocks_allocated(request, &[]).is_err());
+            let scheduled = Scheduled {
+                request,
+                kept_blocks: &[],
+                new_blocks: &[],
+                computed: u32::MAX,
+                settled: u32::MAX,
+            };
+            let step = StepInput { preempted: &[], scheduled: &[scheduled] };
+            refused.push(self.connector.build_step(&step).is_err());
+        }
+        check(refused.iter().all(|refused| *refused), Rule::Refusal, || format!("{refused:?}"));
+        let after = (self.connector.stats(), self.connector.counts());
+        check(before == after, Rule::Refusal, || format!("{before:?} has become {after:?}"));
+    }
+}
