@@ -4,8 +4,8 @@ use std::fmt;
 
 use hashbrown::HashMap;
 use kvo_core::{
-    BlockHash, ChunkCounts, Clock, Direction, OffloadEvent, OffloadKey, OffloadManager, OffloadPolicy,
-    RequestContext, RequestError, RequestId, TransferClass, TransferResult,
+    BlockHash, ChunkCounts, Clock, Direction, LookupResult, OffloadEvent, OffloadKey, OffloadManager,
+    OffloadPolicy, RequestContext, RequestError, RequestId, TransferClass, TransferResult,
 };
 
 use crate::{
@@ -429,11 +429,11 @@ impl<M: OffloadManager> Connector<M> {
         }
     }
 
-    /// A request names these no more, and nothing that it has caused will happen to them.
+    /// A request names these no more. What it has asked lower tiers for may still come.
     fn forget_names(&mut self, names: &[OffloadKey]) {
         self.collect_events();
         if let Some(directory) = &mut self.directory {
-            directory.forget(names);
+            directory.forget(names, |key| self.manager.peek(key) == LookupResult::HitPending);
         }
     }
 

@@ -59,11 +59,14 @@ pub(crate) struct Directory {
     raw: Vec<OffloadEvent>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
-    detail: Arc<BlockDetail>,
+    /// None of a chunk that no request has named.
+    detail: Option<Arc<BlockDetail>>,
     /// Requests that name it, until their last copy is over.
     requests: u32,
+    /// It was on its way to the primary tier when the last of them forgot it: an event will tell what has become of it.
+    is_awaited: bool,
     /// A bit for each tier that has it.
     tiers: u128,
     /// It is of weights that are no more: it was said to be gone, and nothing is said of it any more.
@@ -72,33 +75,33 @@ struct Known {
 
 impl Known {
     fn is_needed(&self) -> bool {
-        self.requests > 0 || self.tiers != 0
+        self.requests > 0 || self.tiers != 0 || self.is_awaited
     }
 }
 
 impl Directory {
     /// A request names a chunk.
     pub(crate) fn name(&mut self, key: OffloadKey, detail: impl FnOnce() -> BlockDetail) {
-        let known = self.known.entry(key);
-        let known = known.or_insert_with(|| Known {
-            detail: Arc::new(detail()),
-            requests: 0,
-            tiers: 0,
-            is_retired: false,
-        });
+        let known = self.known.entry(key).or_default();
+        let detail = Arc::clone(known.detail.get_or_insert_with(|| Arc::new(detail())));
         known.requests += 1;
         if std::mem::take(&mut known.is_retired) {
             // The weights are those of before again.
-            let (tiers, detail) = (known.tiers, Arc::clone(&known.detail));
-            self.tell_each_tier(&key, tiers, EventKind::Stored, &detail);
+            let tiers = known.tiers;
+            self.tell_each_tier(&key, tiers, EventKind::Stored, Some(&detail));
         }
     }
 
-    /// A request names no chunk any more.
-    pub(crate) fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a OffloadKey>) {
+    /// A request names these chunks no more. Some may still be on their way.
+    pub(crate) fn forget<'a>(
+        &mut self,
+        keys: impl IntoIterator<Item = &'a OffloadKey>,
+        is_pending: impl Fn(&OffloadKey) -> bool,
+    ) {
         for key in keys {
             if let Some(known) = self.known.get_mut(key) {
                 known.requests = known.requests.saturating_sub(1);
+                known.is_awaited |= is_pending(key);
                 if !known.is_needed() {
                     self.known.remove(key);
                 }
@@ -121,14 +124,19 @@ impl Directory {
 
     /// Takes note of what has happened to a chunk, and says it, with what is known of it.
     fn happened(&mut self, key: OffloadKey, kind: EventKind, tier: &Arc<str>, medium: Medium, bit: u128) {
+        if kind == EventKind::Stored {
+            // Also of one that nobody has named: when the tier is emptied it is to be told of.
+            self.known.entry(key).or_default();
+        }
         let mut detail = None;
         if let Some(known) = self.known.get_mut(&key) {
+            known.is_awaited = false;
             match kind {
                 EventKind::Stored => known.tiers |= bit,
                 _ => known.tiers &= !bit,
             }
             let is_retired = known.is_retired;
-            detail = Some(Arc::clone(&known.detail));
+            detail.clone_from(&known.detail);
             if !known.is_needed() {
                 self.known.remove(&key);
             }
@@ -140,10 +148,15 @@ impl Directory {
         self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
     }
 
-    /// A tier was emptied without a word for each chunk: says it of each that is known.
+    /// The primary tier was emptied without a word for each chunk: says it of each that it had. What was on its way to it
+    /// does not arrive.
     pub(crate) fn emptied(&mut self, tier: &str, medium: Medium) {
         let tier: Arc<str> = tier.into();
         let bit = self.bit(&tier, medium);
+        self.known.retain(|_, known| {
+            known.is_awaited = false;
+            known.is_needed()
+        });
         let mut keys: Vec<OffloadKey> =
             self.known.iter().filter(|(_, known)| known.tiers & bit != 0).map(|(key, _)| *key).collect();
         keys.sort_unstable();
@@ -158,16 +171,22 @@ impl Directory {
         let mut gone = Vec::new();
         for (key, known) in self.known.iter_mut().filter(|(_, known)| !known.is_retired) {
             known.is_retired = true;
-            gone.push((*key, known.tiers, Arc::clone(&known.detail)));
+            gone.push((*key, known.tiers, known.detail.clone()));
         }
         gone.sort_unstable_by_key(|(key, ..)| *key);
         for (key, tiers, detail) in gone {
-            self.tell_each_tier(&key, tiers, EventKind::Removed, &detail);
+            self.tell_each_tier(&key, tiers, EventKind::Removed, detail.as_ref());
         }
     }
 
     /// Says the same of a chunk in several tiers.
-    fn tell_each_tier(&mut self, key: &OffloadKey, tiers: u128, kind: EventKind, detail: &Arc<BlockDetail>) {
+    fn tell_each_tier(
+        &mut self,
+        key: &OffloadKey,
+        tiers: u128,
+        kind: EventKind,
+        detail: Option<&Arc<BlockDetail>>,
+    ) {
         for (nth, (tier, medium)) in self.tiers.iter().enumerate() {
             if tiers & 1 << nth != 0 {
                 self.events.push(BlockEvent {
@@ -176,7 +195,7 @@ impl Directory {
                     kind,
                     group: key.group(),
                     block: key.hash(),
-                    detail: Some(Arc::clone(detail)),
+                    detail: detail.cloned(),
                 });
             }
         }
@@ -232,7 +251,7 @@ mod tests {
         let mut directory = Directory::default();
         directory.name(key(1), detail);
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
-        directory.forget([&key(1)]);
+        directory.forget([&key(1)], |_| false);
         directory.take_in(|raw| {
             raw.push(event("nvme", EventKind::Stored, &[1]));
             raw.push(event("cpu", EventKind::Removed, &[1]));
@@ -258,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn a_tier_that_is_emptied_says_so_of_a_chunk_that_nobody_has_named() {
+        let mut directory = Directory::default();
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
+        directory.emptied("cpu", Medium::Memory);
+        let cpu = |kind| ("cpu".to_owned(), kind, false);
+        assert_eq!(take(&mut directory), [cpu(EventKind::Stored), cpu(EventKind::Removed)]);
+        assert_eq!(directory.len(), 0);
+    }
+
+    #[test]
     fn a_tier_that_is_emptied_says_so_of_each_chunk() {
         let mut directory = Directory::default();
         for n in [3, 1, 2] {
@@ -270,7 +299,7 @@ mod tests {
         take(&mut directory);
         directory.emptied("cpu", Medium::Memory);
         assert_eq!(take(&mut directory), vec![("cpu".to_owned(), EventKind::Removed, true); 2]);
-        directory.forget([&key(1), &key(2), &key(3)]);
+        directory.forget([&key(1), &key(2), &key(3)], |_| false);
         assert_eq!(directory.len(), 1, "the one that the other tier has");
     }
 
@@ -294,14 +323,14 @@ mod tests {
         assert_eq!(take(&mut directory), [("nvme".to_owned(), EventKind::Stored, true)]);
         directory.retire();
         assert_eq!(take(&mut directory), [gone("nvme")]);
-        directory.forget([&key(1), &key(2), &key(2)]);
+        directory.forget([&key(1), &key(2), &key(2)], |_| false);
         directory.take_in(|raw| {
             raw.push(event("nvme", EventKind::Stored, &[3])); // a cascade that was under way
             raw.push(event("cpu", EventKind::Removed, &[1]));
             raw.push(event("nvme", EventKind::Removed, &[1, 2, 3]));
         });
         assert_eq!(take(&mut directory), []);
-        directory.forget([&key(3)]);
+        directory.forget([&key(3)], |_| false);
         assert_eq!(directory.len(), 0);
     }
 }

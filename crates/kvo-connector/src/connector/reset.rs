@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvo_core::{Medium, OffloadManager, RequestId, ShutDown};
+use kvo_core::{LookupResult, Medium, OffloadManager, RequestId, ShutDown};
 
 use super::{Connector, Pause};
 use crate::{ConnectorError, request::Data};
@@ -142,7 +142,7 @@ impl<M: OffloadManager> Connector<M> {
         let mut outdated = Vec::new();
         for (id, request) in &mut self.requests {
             if let Some(directory) = &mut self.directory {
-                directory.forget(request.names());
+                directory.forget(request.names(), |key| self.manager.peek(key) == LookupResult::HitPending);
             }
             request.rename(&self.options);
             if request.data == Data::Outdated {
