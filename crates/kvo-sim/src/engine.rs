@@ -67,6 +67,8 @@ pub(crate) struct Engine {
     waiting: VecDeque<u64>,
     /// Blocks that are kept until no copy uses them.
     kept: BTreeMap<u64, Vec<(u32, BlockId)>>,
+    /// Numbers of requests that have ended, with all their copies.
+    settled: VecDeque<u64>,
     /// Requests whose blocks are taken in the next step.
     to_preempt: Vec<u64>,
     wrong: Arc<AtomicU64>,
@@ -129,7 +131,7 @@ impl Engine {
         for (_, tier) in &self.tiers {
             let mut tier = lock(tier);
             tier.random = Random(random.next());
-            tier.work(random.below(12));
+            tier.work(random.below(20));
         }
     }
 
@@ -173,12 +175,18 @@ impl Engine {
 
     /// A prompt is to be answered.
     fn ask(&mut self, prompt: Prompt) {
-        let id = self.next;
-        self.next += 1;
         let num_tokens = u32::try_from(prompt.tokens.len()).expect("tokens are few");
-        self.connector
-            .new_request(RequestId(id), num_tokens, prompt.params.clone())
-            .expect("no request had that number");
+        // Numbers are used again; but not while a tier is still to get something of the last request that had it.
+        let again = self.settled.pop_front().filter(|again| {
+            self.connector.new_request(RequestId(*again), num_tokens, prompt.params.clone()).is_ok()
+        });
+        let id = again.unwrap_or(self.next);
+        if again.is_none() {
+            self.next += 1;
+            self.connector
+                .new_request(RequestId(id), num_tokens, prompt.params.clone())
+                .expect("no request had that number");
+        }
         if self.prompts.len() == PROMPTS_REMEMBERED {
             self.prompts.pop_front();
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kvo_connector::{CopyId, LayerOrder, Worker, WorkerOptions, WorkerReport};
+use kvo_connector::{CopyId, CopyResult, LayerOrder, Worker, WorkerOptions, WorkerReport};
 use kvo_core::{ComputePoint, DeviceBackend, DeviceHealth, StreamHandle};
 use kvo_cpu::{HostRegion, RegionOptions};
 use kvo_cuda::Step;
@@ -90,12 +90,21 @@ impl Rank {
         self.caches.compute(self.worker.device(), accesses, layers, wrong);
     }
 
-    /// Puts a wait for a layer on the stream.
-    pub(crate) fn wait_for_layer(&mut self, copy: CopyId, layer: u32) {
-        while self.worker.order_layer(copy, layer, self.stream) == Ok(LayerOrder::NotYet) {
+    /// Puts a wait for a layer on the stream. Says whether it is of any use to compute behind it: where the copy has failed
+    /// another one may still be at its blocks.
+    pub(crate) fn wait_for_layer(&mut self, copy: CopyId, layer: u32) -> bool {
+        let mut order = self.worker.order_layer(copy, layer, self.stream);
+        while order == Ok(LayerOrder::NotYet) {
             self.step();
             // What it waits for itself may have ended.
             self.worker.poll(&mut self.reports);
+            order = self.worker.order_layer(copy, layer, self.stream);
         }
+        self.worker.poll(&mut self.reports);
+        let has_failed = |report: &WorkerReport| match report {
+            WorkerReport::Ended { copy: of, result, .. } => *of == copy && *result != CopyResult::Done,
+            WorkerReport::Released { .. } => false,
+        };
+        !self.reports.iter().any(has_failed)
     }
 }

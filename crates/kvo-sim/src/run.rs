@@ -28,6 +28,7 @@ pub struct Tally {
     pub preempted: u64,
     pub loads: u64,
     pub loads_failed: u64,
+    pub failed_partly: u64,
     pub loaded_tokens: u64,
     pub by_layer: u64,
     pub stores: u64,
@@ -65,7 +66,7 @@ impl Tally {
         }
     }
 
-    fn counts_mut(&mut self) -> [&mut u64; 19] {
+    fn counts_mut(&mut self) -> [&mut u64; 20] {
         [
             &mut self.steps,
             &mut self.asked,
@@ -73,6 +74,7 @@ impl Tally {
             &mut self.preempted,
             &mut self.loads,
             &mut self.loads_failed,
+            &mut self.failed_partly,
             &mut self.loaded_tokens,
             &mut self.by_layer,
             &mut self.stores,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvo_connector::{Economy, EventDetail, GroupOptions};
+use kvo_connector::{Economy, EventDetail, GroupKind, GroupOptions};
 use kvo_nvme::{Admission, AdmissionRule, BreakerOptions, NvmeOptions, testing::Faults};
 use kvo_policies::{GhostHits, PolicyKind, S3FifoOptions};
 
@@ -100,6 +100,9 @@ impl Rates {
             let is_on = random.one_in(3);
             // What happens within a step happens often; an operation, eight times less.
             let rate = random.pick(&[2, 5, 15, 50]);
+            // These are many kinds in one.
+            let is_many = matches!(trouble, Trouble::Disk | Trouble::Crash);
+            let is_on = is_on || is_many && random.one_in(3);
             if is_on && !is_perfect {
                 rates.0[trouble as usize] = rate;
             }
@@ -179,8 +182,11 @@ fn draw_groups(random: &mut Random) -> Vec<GroupOptions> {
     let per_chunk = |random: &mut Random| 1 + random.small(3);
     let full = GroupOptions::full(4).with_blocks_per_chunk(per_chunk(random));
     let window = GroupOptions { pool: 1, ..GroupOptions::window(4, 9) };
-    match random.below(7) {
+    let state = GroupOptions { kind: GroupKind::State, pool: 3, ..GroupOptions::full(4) };
+    match random.below(9) {
         0..3 => vec![full],
+        7 => vec![full, state.with_blocks_per_chunk(per_chunk(random))],
+        8 => vec![GroupOptions { block_tokens: 8, ..state }, window],
         3 => vec![window.with_blocks_per_chunk(per_chunk(random))],
         4 => vec![full, window],
         5 => vec![GroupOptions { block_tokens: 8, ..full }, GroupOptions { block_tokens: 4, ..window }],
@@ -256,6 +262,8 @@ impl Setup {
         let num_workers = random.pick(&[1, 1, 1, 2, 3]);
         let block_tokens = groups.iter().map(|group| group.block_tokens).min().expect("there is a group");
         let chunk_bytes = slot_bytes(&groups, token_bytes) * u64::from(num_workers);
+        // A state that a draft has changed is no more.
+        let has_states = groups.iter().any(|group| group.kind == GroupKind::State);
         let memory = random.one_in(2).then(|| MemorySetup {
             capacity_chunks: 4 + random.small(100),
             policy: draw_policy(random),
@@ -285,7 +293,7 @@ impl Setup {
             copy_deadline: deadline,
             economy: random.one_in(4).then(|| draw_economy(random)),
             events: random.pick(&[None, None, Some(EventDetail::Parents), Some(EventDetail::Tokens)]),
-            drafts: random.one_in(3),
+            drafts: random.one_in(3) && !has_states,
             requests_max: 2 + random.index(7),
             num_documents: 1 + random.below(6),
             rates,

@@ -89,12 +89,12 @@ impl Engine {
             }
             self.collect(random);
             self.connector.build_step(&StepInput::default()).expect("it does nothing");
-            if self.connector.stats().open_copies == 0 && !self.connector.has_pending_work() {
+            let tiers = self.connector.manager().inner.stats().tiers;
+            let is_held = tiers.iter().any(|tier| tier.held_slots > 0);
+            if self.connector.stats().open_copies == 0 && !self.connector.has_pending_work() && !is_held {
                 break;
             }
         }
-        // What tiers let go is taken in once a step.
-        self.connector.build_step(&StepInput::default()).expect("it does nothing");
         self.check(random);
         let ConnectorStats { open_requests, open_copies, blocks_in_use, .. } = self.connector.stats();
         let manager = self.connector.manager();

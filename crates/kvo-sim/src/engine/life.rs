@@ -156,6 +156,7 @@ impl Engine {
             requests: BTreeMap::new(),
             waiting: VecDeque::new(),
             kept: BTreeMap::new(),
+            settled: VecDeque::new(),
             to_preempt: Vec::new(),
             wrong: Arc::default(),
             behind: BTreeMap::new(),
@@ -185,6 +186,7 @@ impl Engine {
         (self.free, self.ledger) = (free, ledger);
         self.waiting.clear();
         self.kept.clear();
+        self.settled.clear();
         self.to_preempt.clear();
         self.behind.clear();
         self.succeeded.clear();

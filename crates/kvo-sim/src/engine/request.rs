@@ -47,6 +47,15 @@ pub(crate) struct Request {
     pub(crate) idle_asks: usize,
 }
 
+/// The first token to which the one behind `computed` attends; of a state, that which has left it behind.
+fn first_attended(group: &GroupOptions, computed: u32) -> u32 {
+    match group.kind {
+        GroupKind::Full => 0,
+        GroupKind::Window { tokens } => (computed + 1).saturating_sub(tokens),
+        GroupKind::State => computed.saturating_sub(1),
+    }
+}
+
 impl Request {
     pub(crate) fn new(prompt: Prompt, num_groups: usize) -> Self {
         let mut request = Self {
@@ -121,8 +130,7 @@ impl Request {
     /// Gives back blocks that the next token does not attend to.
     pub(crate) fn leave_behind(&mut self, groups: &[GroupOptions], free: &mut Free) {
         for (group, table) in groups.iter().zip(&mut self.tables) {
-            let GroupKind::Window { tokens } = group.kind else { continue };
-            let gone = (self.computed + 1).saturating_sub(tokens) / group.block_tokens;
+            let gone = first_attended(group, self.computed) / group.block_tokens;
             let free = free.get_mut(&group.pool).expect("every pool is there");
             for block in table.iter_mut().take(gone as usize) {
                 free.extend(block.take());
@@ -143,10 +151,13 @@ impl Request {
                 let block = table[(token / group.block_tokens) as usize].expect("compute needs this block");
                 Place { group: nth, block, token, prefix: self.prefixes[token as usize] }
             };
-            let first = match group.kind {
-                GroupKind::Window { tokens } => (self.computed + 1).saturating_sub(tokens),
-                _ => 0,
-            };
+            if group.kind == GroupKind::State {
+                let (read, written) = self.states(group, place, count);
+                reads.extend(read);
+                writes.extend(written);
+                continue;
+            }
+            let first = first_attended(group, self.computed);
             reads.extend((first..self.computed).map(place));
             let settled = self.computed + count - draft;
             writes.extend((self.computed..settled).map(place));
@@ -155,6 +166,26 @@ impl Request {
                 Place { prefix: !prefix, ..place(token) }
             }));
         }
+        (reads, writes)
+    }
+
+    /// The same of a group that has states: in each block one, that at its end or at the last token that was computed.
+    fn states(
+        &self,
+        group: &GroupOptions,
+        place: impl Fn(u32) -> Place,
+        count: u32,
+    ) -> (Vec<Place>, Vec<Place>) {
+        let (tokens, end) = (group.block_tokens, self.computed + count);
+        // It fills the block.
+        let state = |last: u32| -> Vec<Place> {
+            let place = place(last);
+            let first = last / tokens * tokens;
+            (first..first + tokens).map(|token| Place { token, ..place }).collect()
+        };
+        let reads = self.computed.checked_sub(1).map(&state).unwrap_or_default();
+        let blocks = self.computed / tokens..end.div_ceil(tokens);
+        let writes = blocks.flat_map(|block| state(end.min((block + 1) * tokens) - 1)).collect();
         (reads, writes)
     }
 
@@ -178,15 +209,9 @@ impl Request {
         for (group, table) in groups.iter().zip(&mut self.tables) {
             let free = free.get_mut(&group.pool).expect("every pool is there");
             for _ in 0..needed(group, table.len()) {
-                let out_of_window = match group.kind {
-                    // What no token from `first` on attends to needs no block.
-                    GroupKind::Window { tokens } => {
-                        let end =
-                            (u32::try_from(table.len()).expect("blocks are few") + 1) * group.block_tokens;
-                        end <= (first + 1).saturating_sub(tokens)
-                    }
-                    _ => false,
-                };
+                // What no token from `first` on attends to needs no block.
+                let end = (u32::try_from(table.len()).expect("blocks are few") + 1) * group.block_tokens;
+                let out_of_window = end <= first_attended(group, first);
                 let block =
                     if out_of_window { None } else { Some(free.swap_remove(random.index(free.len()))) };
                 table.push(block);

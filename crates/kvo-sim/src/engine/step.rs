@@ -62,6 +62,7 @@ impl Engine {
         for id in settled {
             let blocks = self.kept.remove(&id.0).unwrap_or_default();
             self.give_back(blocks);
+            self.settled.push_back(id.0);
         }
     }
 
@@ -141,7 +142,10 @@ impl Engine {
             CopyOutcome::LoadFailed { request, .. } if self.plant == Some(Plant::FailedLoadTakenForDone) => {
                 (request.0, self.requests[&request.0].load_end)
             }
-            CopyOutcome::LoadFailed { request, computed } => (request.0, computed),
+            CopyOutcome::LoadFailed { request, computed } => {
+                self.tally.failed_partly += u64::from(computed > self.requests[&request.0].computed);
+                (request.0, computed)
+            }
             _ => return,
         };
         let request = self.requests.get_mut(&id).expect("its copies are void once it has ended");
@@ -176,6 +180,9 @@ impl Engine {
         self.waiting.retain(|waiting| *waiting != id);
         let finish = self.connector.request_finished(RequestId(id)).expect("it runs");
         let blocks = request.all_blocks(&self.setup.groups);
+        if finish == Finish::Settled {
+            self.settled.push_back(id);
+        }
         // Either is allowed: the plan says what to wait for.
         if finish == Finish::Settled || random.one_in(2) {
             self.give_back(blocks);
@@ -398,7 +405,9 @@ impl Engine {
             let wrong = Arc::<AtomicU64>::default();
             for rank in &mut self.ranks {
                 for layer in 0..LAYERS {
-                    rank.wait_for_layer(copy, layer);
+                    if !rank.wait_for_layer(copy, layer) {
+                        break;
+                    }
                     rank.compute(accesses.clone(), layer..layer + 1, &wrong);
                 }
             }

@@ -15,6 +15,8 @@ use crate::{
     violation::{Rule, check},
 };
 
+const ENDS: [End; 3] = [End::Closed, End::Killed, End::PowerLost];
+
 impl Engine {
     pub(super) fn trouble(&mut self, trouble: Trouble, random: &mut Random) {
         self.count(trouble);
@@ -30,9 +32,15 @@ impl Engine {
             }
             Trouble::Reset => self.reset(),
             Trouble::Crash => {
-                let end = random.pick(&[End::Closed, End::Killed, End::PowerLost]);
+                let end = random.pick(&ENDS);
                 self.note(|| format!("{end:?}"));
                 self.begin_anew(end);
+                if random.one_in(2) {
+                    // What the first process had only told the system, the second one answers for.
+                    let end = random.pick(&[End::Closed, End::Killed, End::PowerLost, End::PowerLost]);
+                    self.note(|| format!("and at once {end:?}"));
+                    self.begin_anew(end);
+                }
             }
             Trouble::DeviceDies => {
                 let worker = random.index(self.ranks.len());
