@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use kvo_connector::{Connector, ConnectorOptions, WorkerOptions};
+use kvo_connector::{Connector, ConnectorOptions, Namespace, WorkerOptions};
 use kvo_core::{HostMemory, RequestId, SecondaryTier};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::GroupLayout;
@@ -199,10 +199,11 @@ impl Soak {
         let start = Instant::now();
         let clock = move || start.elapsed();
         let manager = TieringManager::new(primary, tiers, TieringOptions::new(slot_bytes), Box::new(clock))?;
+        let namespace = Namespace::new(caches.fingerprint("soak", 1)?, 0);
         let connector = ConnectorOptions {
             lookup_patience: Duration::from_millis(20),
             offer_chunks_max: 16,
-            ..ConnectorOptions::new(caches.group_options(1), BLOCK_TOKENS)
+            ..ConnectorOptions::new(namespace, caches.group_options(1), BLOCK_TOKENS)
         };
         let connector = Connector::new(connector, manager, Box::new(clock))?;
         // The device finds slots in use; the store has the memory as it is, and so its own ways to it.

@@ -7,7 +7,7 @@ mod replay;
 
 use std::path::Path;
 
-use kvo_connector::{BuildError, GroupOptions, NvmeConfig, Offload, OffloadConfig};
+use kvo_connector::{BuildError, EngineIdentity, GroupOptions, NvmeConfig, Offload, OffloadConfig};
 use kvo_core::ChunkLayout;
 use kvo_cuda::BlockLayout;
 
@@ -20,7 +20,8 @@ const TOO_MANY_BYTES: u64 = 1 << 54;
 fn build(config: OffloadConfig) -> Result<Offload, BuildError> {
     let chunk = ChunkLayout::new(2, 2, 4096, 1).unwrap();
     let layout = BlockLayout::layer_first(&chunk, 8, 8 * chunk.block_bytes()).unwrap();
-    Offload::builder(config, layout, vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS).build()
+    let identity = EngineIdentity::new("example", "a byte", 1);
+    Offload::builder(config, identity, layout, vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS).build()
 }
 
 /// Sizes that a machine may have are made small; those that none has stay.

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use kvo_connector::{
-    BlockHasher, Connector, ConnectorOptions, EventDetail, Finish, GroupOptions, Namespace, PrefixMatch, RequestParams,
-    StepInput,
+    BlockHasher, Connector, ConnectorOptions, EventDetail, Finish, GroupOptions, Namespace, PrefixMatch,
+    RequestParams, StepInput,
 };
 use kvo_core::{
     EventKind, JobRejected, ManualClock, Medium, OffloadKey, RequestId, SecondaryTier, TierCompletion,
     TierJob, TierLookup,
 };
-use kvo_cuda::Fingerprint;
 use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_cuda::Fingerprint;
 use kvo_policies::Lru;
 use kvo_tiering::{TieringManager, TieringOptions};
 
@@ -52,7 +52,11 @@ fn connector() -> Connector<TieringManager<Lru>> {
     let manager = TieringManager::new(primary, tiers, TieringOptions::new(1), clock).unwrap();
     let options = ConnectorOptions {
         events: Some(EventDetail::Parents),
-        ..ConnectorOptions::new(Namespace::new(Fingerprint([0; 32]), 0), vec![GroupOptions::full(CHUNK)], CHUNK)
+        ..ConnectorOptions::new(
+            Namespace::new(Fingerprint([0; 32]), 0),
+            vec![GroupOptions::full(CHUNK)],
+            CHUNK,
+        )
     };
     Connector::new(options, manager, Box::new(ManualClock::default())).unwrap()
 }

@@ -158,6 +158,7 @@ impl Engine {
             tokens.truncate(shared.max(1));
         }
         let params = RequestParams {
+            adapter: random.one_in(8).then_some([5; 32]),
             salt: random.one_in(8).then_some([7; 32]),
             load_tokens_max: random.one_in(8).then(|| random.small(30)),
             store_tokens_max: random.one_in(8).then(|| random.small(60)),

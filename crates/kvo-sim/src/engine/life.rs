@@ -5,9 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use kvo_connector::{BlockHasher, Connector, ConnectorOptions};
+use kvo_connector::{BlockHasher, Connector, ConnectorOptions, Namespace};
 use kvo_core::{BlockId, Clock, ManualClock, SecondaryTier};
 use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_cuda::Fingerprint;
 use kvo_nvme::testing::{End, HoldableMemory, SimDisk};
 use kvo_tiering::{MemoryTier, TieringManager, TieringOptions};
 
@@ -112,7 +113,11 @@ fn connect(
         num_workers: setup.num_workers,
         economy: setup.economy,
         events: setup.events,
-        ..ConnectorOptions::new(setup.groups.clone(), hash_tokens(setup))
+        ..ConnectorOptions::new(
+            Namespace::new(Fingerprint([0; 32]), 0),
+            setup.groups.clone(),
+            hash_tokens(setup),
+        )
     };
     let stands_still = plant == Some(Plant::DeadlinesIgnored);
     let clock = if stands_still { ManualClock::default() } else { clock.clone() };

@@ -81,8 +81,9 @@ impl Request {
     }
 
     pub(crate) fn push(&mut self, token: u32) {
-        // What has a salt is never to be taken for what has none.
-        let first = if self.prompt.params.salt.is_some() { 2 } else { 1 };
+        // What has a salt or an adapter is never to be taken for what has none, or for what has the other.
+        let RequestParams { adapter, salt, .. } = &self.prompt.params;
+        let first = 1 + u64::from(salt.is_some()) + 2 * u64::from(adapter.is_some());
         let before = self.prefixes.last().copied().unwrap_or(first);
         self.prefixes.push(mix(before ^ mix(u64::from(token) + 1)));
         self.tokens.push(token);
