@@ -14,7 +14,7 @@ impl Random {
     /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs. Behind the end they are those of a
     /// seed.
     pub(crate) fn of_input(input: &[u8]) -> Self {
-        Self { state: 1, input: input.to_vec().into_iter() }
+        Self { state: 1, input: Vec::from(input).into_iter() }
     }
 
     pub(crate) fn next(&mut self) -> u64 {

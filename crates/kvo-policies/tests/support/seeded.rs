@@ -24,7 +24,7 @@ impl Rng {
 
     /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs, and 0 behind the end.
     pub fn of_input(input: &[u8]) -> Self {
-        Self { state: 0, input: Some(input.to_vec().into_iter()) }
+        Self { state: 0, input: Some(Vec::from(input).into_iter()) }
     }
 
     /// Whether an input has come to its end.
