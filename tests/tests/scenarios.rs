@@ -4,16 +4,59 @@
 mod support;
 
 use std::{
+    path::Path,
     sync::{Arc, mpsc::Sender},
     time::Instant,
 };
 
-use kvo_core::{OffloadKey, OffloadManager, TierDirection};
+use kvo_core::{HostMemory, OffloadKey, OffloadManager, RequestId, SecondaryTier, TierDirection, TierLookup};
 use kvo_nvme::{NvmeOptions, NvmeStore};
 use kvo_policies::{GhostHits, Lru, PolicyKind, S3FifoOptions};
 use support::{
-    Engine, LONG, Offered, OverNvme, Setup, Watched, check_resident, chunk_content, keys, prompt, push_down,
+    Engine, LONG, Offered, OverNvme, Setup, Watched, check_resident, chunk_content, key, keys, memory_tier,
+    prompt, push_down,
 };
+
+/// B05: what every request finds in the primary is met in the store as well. Else it would be the oldest there, go first,
+/// and leave tails that nobody can ever load.
+#[test]
+fn the_head_that_all_requests_share_outlives_their_tails_in_the_store() {
+    for kind in [PolicyKind::Lru, PolicyKind::Arc(GhostHits::T1), PolicyKind::Aslru, PolicyKind::Ylru] {
+        let setup = Setup { num_blocks: 64, ..Setup::new(16) };
+        let dir = tempfile::tempdir().unwrap();
+        let region = setup.region();
+        let (nvme, memory) = (over_policy(setup, dir.path(), 4, kind, &region), memory_tier(4, &region));
+        let mut engine = Engine::new(setup, region, PolicyKind::Lru.build(16), vec![]);
+        engine.add_tier(nvme.clone());
+        engine.add_tier(memory.clone());
+        for n in 1..=9 {
+            engine.serve(&[0, n], 0);
+        }
+        let stats = nvme.look().backing.stats();
+        assert_eq!((stats.write.chunks, stats.chunks_evicted), (10, 6), "{kind}: each was written once");
+        let found = |tier: &mut dyn SecondaryTier| {
+            (0..10).filter(|n| tier.lookup(RequestId(0), &key(*n, 0)) == TierLookup::Hit).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&mut nvme.look().backing), [0, 7, 8, 9], "{kind}");
+        assert_eq!(found(&mut memory.look().backing), [0, 7, 8, 9]);
+        engine.reset();
+        engine.manager_mut().on_reset_flushed();
+        assert_eq!(engine.serve(&[0, 9], 0), 2, "{kind}: after a restart of the primary");
+    }
+}
+
+/// A store of so many chunks under a policy.
+fn over_policy(
+    setup: Setup,
+    dir: &Path,
+    capacity_chunks: u32,
+    policy: PolicyKind,
+    region: &Arc<dyn HostMemory>,
+) -> Watched<NvmeStore> {
+    let options = NvmeOptions::new(dir, capacity_chunks, setup.chunk_bytes() as u64);
+    let options = NvmeOptions { policy, record_events: true, ..options };
+    Watched::new(NvmeStore::open(options, Arc::clone(region)).unwrap())
+}
 
 /// B20: what is still on the GPU, or in the tier below, can go from the primary like anything else.
 #[test]
@@ -100,9 +143,7 @@ fn every_policy_serves_many_times_what_it_has_room_for() {
         let setup = Setup { num_blocks: 32, ..Setup::new(6) };
         let dir = tempfile::tempdir().unwrap();
         let region = setup.region();
-        let options = NvmeOptions::new(dir.path(), 9, setup.chunk_bytes() as u64);
-        let options = NvmeOptions { policy: kind, record_events: true, ..options };
-        let nvme = Watched::new(NvmeStore::open(options, Arc::clone(&region)).unwrap());
+        let nvme = over_policy(setup, dir.path(), 9, kind, &region);
         let mut engine = Engine::new(setup, region, kind.build(6), vec![]);
         engine.add_tier(nvme.clone());
         for n in 0..40 {

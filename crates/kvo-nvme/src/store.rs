@@ -22,13 +22,13 @@ use std::{
 use crossbeam_channel::Receiver;
 use hashbrown::{HashMap, HashSet};
 use kvo_core::{
-    Clock, DrainError, HostMemory, JobId, OffloadKey, OffloadPolicy, ReleasedSlot, RequestId,
-    SlotAccessError, SlotId, TierCompletion,
+    Clock, DrainError, HostMemory, JobId, OffloadKey, ReleasedSlot, RequestId, SlotAccessError, SlotId,
+    TierCompletion,
 };
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    Admission, AdmissionRule, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport,
+    Admission, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport,
     SlotCounts, StoreStats, TierState, Wear,
     admission::Gate,
     catalog::{Catalog, EventLog},
@@ -116,8 +116,6 @@ pub struct NvmeStore {
     health: Health,
     /// What lets chunks in; none lets all in.
     gate: Option<Gate>,
-    /// What requests are to offer.
-    offload_policy: OffloadPolicy,
     /// Chunks under way that try the device after a pause; almost always none.
     probes: Vec<Probe>,
     /// Counters only; the rest is filled in by [`stats`](Self::stats).
@@ -338,10 +336,6 @@ impl NvmeStore {
             inflight_reads: 0,
             reads_inflight_max: options.reads_inflight_max,
             gate,
-            offload_policy: match options.admission.rule {
-                AdmissionRule::SecondOffer { .. } => OffloadPolicy::RequestLevel,
-                AdmissionRule::Always => OffloadPolicy::ChunkLevel,
-            },
             health: Health::new(options.breaker, options.durable),
             probes: Vec::new(),
             stats: StoreStats::default(),

@@ -280,9 +280,11 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
         Medium::Memory
     }
 
+    /// A prefix that every request finds in the primary would be the oldest here, and go before the tails behind it, if this
+    /// tier were not told of it.
     fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
         self.requests.insert(req.id(), RequestAccesses::default());
-        OffloadPolicy::ChunkLevel
+        OffloadPolicy::RequestLevel
     }
 
     fn lookup(&mut self, _req: RequestId, key: &OffloadKey) -> TierLookup {

@@ -62,6 +62,10 @@ impl SecondaryTier for SteppedMemory {
         self.tier.medium()
     }
 
+    fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
+        self.tier.on_new_request(req)
+    }
+
     fn lookup(&mut self, req: RequestId, key: &OffloadKey) -> TierLookup {
         self.tier.lookup(req, key)
     }

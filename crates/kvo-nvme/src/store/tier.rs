@@ -19,14 +19,15 @@ impl SecondaryTier for NvmeStore {
         Medium::Ssd
     }
 
-    /// Starts to record the accesses of the request. Where chunks are let in at their second offer, the request is to
-    /// offer those too that are in the primary already. A request that is announced again goes on as it was.
+    /// Starts to record the accesses of the request, which is to offer the chunks too that are in the primary already. What
+    /// is there is not written again; but a prefix that every request finds above would else be the oldest here, and go
+    /// before the tails behind it. A request that is announced again goes on as it was.
     fn on_new_request(&mut self, req: &RequestContext) -> OffloadPolicy {
         if !self.requests.contains_key(&req.id()) {
             let request = self.new_request();
             self.requests.insert(req.id(), request);
         }
-        self.offload_policy
+        OffloadPolicy::RequestLevel
     }
 
     /// Answers from memory, at once: a chunk that is still being written is a miss, and so is every chunk while the

@@ -272,7 +272,7 @@ fn events_can_be_switched_off() {
 #[test]
 fn no_request_is_remembered_after_its_end() {
     let mut rig = Rig::new(4);
-    assert_eq!(rig.store.on_new_request(&RequestContext::new(RequestId(1))), OffloadPolicy::ChunkLevel);
+    assert_eq!(rig.store.on_new_request(&RequestContext::new(RequestId(1))), OffloadPolicy::RequestLevel);
     rig.announce(1);
     rig.put(1, &[1]);
     rig.put(2, &[2]);
