@@ -31,8 +31,8 @@ use crate::{
 use self::lane::{Lane, Lanes};
 pub use self::{
     engine::{
-        EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, FaultsSeen, growth_percent,
-        memory_problems, run_engine_soak,
+        EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, FaultsSeen, LeftOver,
+        growth_percent, memory_problems, run_engine_soak,
     },
     ledger::Ledger,
     samples::{SoakSample, growth_problems, resident_growth},

@@ -12,8 +12,8 @@ use kvo_bench::{
     nvme::Place,
     progress_bar,
     soak::{
-        EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, growth_percent, memory_problems,
-        run_engine_soak,
+        EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, LeftOver, growth_percent,
+        memory_problems, run_engine_soak,
     },
 };
 use kvo_policies::PolicyKind;
@@ -80,11 +80,14 @@ pub(crate) fn run(args: &SoakEngineArgs, interrupt: &Interrupt) -> anyhow::Resul
         args.minutes, args.cpu_chunks, args.nvme_chunks, args.policy, args.seed
     )?;
     let dir = place.below("store")?;
+    let before = LeftOver::now()?;
     let progress = progress_bar(duration.as_secs(), "seconds");
     let mut result = run_engine_soak(dir.path(), &options, interrupt, |sample| {
         progress.set_position(Duration::from_secs_f64(sample.seconds).as_secs());
     })?;
     progress.finish_and_clear();
+    drop(progress);
+    result.problems.extend(before.problems()?);
     result.problems.extend(memory_problems(&result.samples));
     print(&mut out, &result)?;
 

@@ -51,17 +51,25 @@ pub(crate) fn check(sanitizer: Sanitizer) -> Result<(), String> {
 }
 
 fn command(sanitizer: Sanitizer, host: &str, run: &[&str]) -> Command {
-    let (name, options, value) = match sanitizer {
-        Sanitizer::Address => ("address", "ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0".to_owned()),
+    // Some tests ask for more memory than there is, to see the error.
+    const SOME_MEMORY: &str = "allocator_may_return_null=1";
+    let suppressions = |name: &str| {
+        let file = workspace().join("xtask/src/sanitize").join(name);
+        format!("suppressions={}", file.display())
+    };
+    let (name, options) = match sanitizer {
+        Sanitizer::Address => (
+            "address",
+            vec![("ASAN_OPTIONS", SOME_MEMORY.to_owned()), ("LSAN_OPTIONS", suppressions("leak.supp"))],
+        ),
         Sanitizer::Thread => {
-            let suppressions = workspace().join("xtask/src/sanitize/thread.supp");
-            ("thread", "TSAN_OPTIONS", format!("suppressions={}:halt_on_error=0", suppressions.display()))
+            ("thread", vec![("TSAN_OPTIONS", format!("{SOME_MEMORY}:{}", suppressions("thread.supp")))])
         }
     };
     // The standard library stays as it is, which has to be said for threads: accesses inside of it are not seen.
     let flags = format!("-Zsanitizer={name} -Cunsafe-allow-abi-mismatch=sanitizer");
     let mut command = cargo(["test", "--locked", "--target", host, "--target-dir"]);
     command.arg(workspace().join("target/sanitize").join(name)).args(run).current_dir(workspace());
-    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).env(options, value);
+    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).envs(options);
     command
 }

@@ -32,10 +32,10 @@ use serde::Serialize;
 use self::{
     answers::Answers,
     faults::{Busy, Faulty, Spoiler},
-    left_over::LeftOver,
 };
 pub use self::{
     faults::FaultsSeen,
+    left_over::LeftOver,
     samples::{EngineSample, growth_percent, memory_problems},
 };
 use crate::Interrupt;
@@ -107,7 +107,7 @@ pub struct EngineSoakResult {
     pub samples: Vec<EngineSample>,
     /// What happened.
     pub counts: EngineCounts,
-    /// What is wrong; empty if nothing is. For memory see [`memory_problems`].
+    /// What is wrong; empty if nothing is. For memory see [`memory_problems`], for what is left of the process, [`LeftOver`].
     pub problems: Vec<String>,
 }
 
@@ -138,7 +138,6 @@ pub fn run_engine_soak(
 ) -> anyhow::Result<EngineSoakResult> {
     let model = Arc::new(Model::seeded(ModelConfig::window(), 1)?);
     let answers = Answers::of(&model, &engine_options(), options.seed)?;
-    let before = LeftOver::now()?;
     let mut soak = Soak::new(dir, &model, answers, options)?;
     let (started, mut samples) = (Instant::now(), Vec::new());
     for number in 1..=SAMPLES {
@@ -154,8 +153,7 @@ pub fn run_engine_soak(
         samples.push(sample);
     }
     soak.rest()?;
-    let (counts, mut problems) = soak.end();
-    problems.extend(before.problems()?);
+    let (counts, problems) = soak.end();
     Ok(EngineSoakResult { samples, counts, problems })
 }
 

@@ -12,6 +12,9 @@ use crate::{
     testing::{Case, Chunk, Random},
 };
 
+/// A region, and a place in it.
+type DeviceByte = (u32, u64);
+
 /// Bytes over all blocks of a layout whose map is made.
 const MAPPED_BYTES_MAX: u64 = 4_000;
 
@@ -131,9 +134,9 @@ fn mapped_bytes(case: &Case) -> Option<u64> {
 /// are inside.
 fn pages_are_apart(case: &Case) {
     let layout = case.layout();
-    let mut of_pools: Vec<(Option<u32>, Vec<(u32, u64)>)> = Vec::new();
+    let mut of_pools: Vec<(Option<u32>, Vec<DeviceByte>)> = Vec::new();
     for (nth, group) in case.groups.iter().enumerate() {
-        let mut on_device = Vec::new();
+        let mut on_device: Vec<DeviceByte> = Vec::new();
         for block in 0..group.num_blocks {
             on_device.extend(case.block_map(nth, block, 0).into_iter().map(|(device, _)| device));
             assert!(layout.groups()[nth].page_offset(0, BlockId(block)).is_some(), "{case:?}");

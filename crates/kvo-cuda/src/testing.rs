@@ -1,5 +1,7 @@
 //! Random layouts, and a map of their bytes that is made page by page and byte by byte.
 
+use std::collections::VecDeque;
+
 use kvo_core::{BlockId, ChunkLayout, GroupIdx, RegionId, SlotId};
 
 use crate::{BlockLayout, ByteRun, CanonicalPage, ChunkBlocks, ChunkPlace, GroupSpec, LayerTensor, PageRef};
@@ -32,7 +34,7 @@ impl Drop for Named {
 pub(crate) struct Random {
     state: u64,
     /// What is left of an input.
-    input: Option<std::vec::IntoIter<u8>>,
+    input: Option<VecDeque<u8>>,
 }
 
 impl Random {
@@ -42,7 +44,7 @@ impl Random {
 
     /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs, and 0 behind the end.
     pub(crate) fn of_input(input: &[u8]) -> Self {
-        Self { state: 0, input: Some(input.to_vec().into_iter()) }
+        Self { state: 0, input: Some(input.iter().copied().collect()) }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -61,7 +63,7 @@ impl Random {
         let Some(input) = &mut self.input else { return self.next() % bound };
         let (mut value, mut most) = (0_u64, bound - 1);
         while most > 0 {
-            value = value << 8 | u64::from(input.next().unwrap_or(0));
+            value = value << 8 | u64::from(input.pop_front().unwrap_or(0));
             most >>= 8;
         }
         value % bound

@@ -11,9 +11,9 @@ use anyhow::Context;
 /// A thread that was joined may be listed a little longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is at one time.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct LeftOver {
+/// Threads and descriptors of this process at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOver {
     /// The name of each, by its number.
     threads: BTreeMap<String, String>,
     /// What each descriptor is of.
@@ -21,7 +21,11 @@ pub(super) struct LeftOver {
 }
 
 impl LeftOver {
-    pub(super) fn now() -> anyhow::Result<Self> {
+    /// Those that there are.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn now() -> anyhow::Result<Self> {
         let mut threads = BTreeMap::new();
         for entry in fs::read_dir("/proc/self/task").context("/proc/self/task")? {
             let entry = entry?;
@@ -43,8 +47,11 @@ impl LeftOver {
         Ok(Self { threads, descriptors })
     }
 
-    /// What there is now that there was not.
-    pub(super) fn problems(&self) -> anyhow::Result<Vec<String>> {
+    /// What there is now that there was not, in words.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn problems(&self) -> anyhow::Result<Vec<String>> {
         let started = Instant::now();
         loop {
             let problems = Self::now()?.more_than(self);

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_short_soak_meets_every_fault_and_leaves_nothing() {
+fn a_short_soak_answers_right_and_leaves_no_request_pin_or_block() {
     let dir = tempfile::tempdir().unwrap();
     let options = EngineSoakOptions {
         duration: Duration::from_millis(800),
@@ -11,12 +11,9 @@ fn a_short_soak_meets_every_fault_and_leaves_nothing() {
         seed: 1,
     };
     let mut num_samples = 0;
-    // Other tests of this process have threads and files of their own: what is left over is tested by the command.
     let result = run_engine_soak(dir.path(), &options, &Interrupt::manual(), |_| num_samples += 1).unwrap();
     assert_eq!(num_samples, result.samples.len());
-    let of_others = |problem: &String| problem.starts_with("thread ") || problem.starts_with("descriptor ");
-    let problems: Vec<_> = result.problems.iter().filter(|problem| !of_others(problem)).collect();
-    assert!(problems.is_empty(), "{problems:?}");
+    assert!(result.problems.is_empty(), "{:?}", result.problems);
     let EngineCounts { answers, logits, wrong_answers, .. } = result.counts;
     assert!(answers > 0 && logits > 0 && wrong_answers == 0, "{:?}", result.counts);
 }

@@ -1,20 +1,22 @@
 //! Choices: of a seed, by `SplitMix64`, or of a fuzzer's input.
 
+use std::collections::VecDeque;
+
 pub(crate) struct Random {
     state: u64,
     /// What is left of an input.
-    input: std::vec::IntoIter<u8>,
+    input: VecDeque<u8>,
 }
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed, input: Vec::new().into_iter() }
+        Self { state: seed, input: VecDeque::new() }
     }
 
     /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs. Behind the end they are those of a
     /// seed.
     pub(crate) fn of_input(input: &[u8]) -> Self {
-        Self { state: 1, input: Vec::from(input).into_iter() }
+        Self { state: 1, input: input.iter().copied().collect() }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -24,12 +26,12 @@ impl Random {
 
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        if self.input.len() == 0 {
+        if self.input.is_empty() {
             return self.next() % bound;
         }
         let (mut value, mut most) = (0_u64, bound - 1);
         while most > 0 {
-            value = value << 8 | u64::from(self.input.next().unwrap_or(0));
+            value = value << 8 | u64::from(self.input.pop_front().unwrap_or(0));
             most >>= 8;
         }
         value % bound

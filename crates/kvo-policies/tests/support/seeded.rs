@@ -5,6 +5,7 @@
 //! `KVO_TEST_SEED=<seed>` in the environment each test runs that seed alone.
 
 use std::{
+    collections::VecDeque,
     fmt::{Debug, Write as _},
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,7 +15,7 @@ use std::{
 pub struct Rng {
     state: u64,
     /// What is left of an input.
-    input: Option<std::vec::IntoIter<u8>>,
+    input: Option<VecDeque<u8>>,
 }
 
 impl Rng {
@@ -24,12 +25,12 @@ impl Rng {
 
     /// Choices that a fuzzer can lead: each is as few bytes of its input as it needs, and 0 behind the end.
     pub fn of_input(input: &[u8]) -> Self {
-        Self { state: 0, input: Some(Vec::from(input).into_iter()) }
+        Self { state: 0, input: Some(input.iter().copied().collect()) }
     }
 
     /// Whether an input has come to its end.
     pub fn is_spent(&self) -> bool {
-        self.input.as_ref().is_some_and(|input| input.len() == 0)
+        self.input.as_ref().is_some_and(VecDeque::is_empty)
     }
 
     pub fn next(&mut self) -> u64 {
@@ -48,7 +49,7 @@ impl Rng {
         let Some(input) = &mut self.input else { return self.next() % bound };
         let (mut value, mut most) = (0_u64, bound - 1);
         while most > 0 {
-            value = value << 8 | u64::from(input.next().unwrap_or(0));
+            value = value << 8 | u64::from(input.pop_front().unwrap_or(0));
             most >>= 8;
         }
         value % bound
