@@ -75,7 +75,8 @@ pub enum LayerOrder {
     /// The copies are not on the device's queue yet: ask again.
     NotYet,
     /// The copy is over, or has nothing for that layer: there is nothing to wait for. How it has ended is among the reports
-    /// that the next [poll](Worker::poll) gives, if none has given it before.
+    /// that the next [poll](Worker::poll) gives, if none has given it before. Behind one that has failed compute is of no
+    /// use: another copy, which is held, may still be writing its blocks.
     Over,
 }
 
