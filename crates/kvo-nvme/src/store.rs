@@ -28,8 +28,8 @@ use kvo_core::{
 use kvo_policies::{KeyAccess, RequestAccesses};
 
 use crate::{
-    Admission, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport,
-    SlotCounts, StoreStats, TierState, Wear,
+    Admission, EngineInfo, EngineKind, EngineStats, NvmeOptions, OpenError, RecoveryReport, SlotCounts,
+    StoreStats, TierState, Wear,
     admission::Gate,
     catalog::{Catalog, EventLog},
     direct::{ALIGN_BYTES, DirectFile},
