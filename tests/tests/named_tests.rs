@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const DOCUMENTS: [&str; 2] = ["SECURITY.md", "docs/SHUTDOWN.md"];
+const DOCUMENTS: [&str; 3] = ["SECURITY.md", "docs/SHUTDOWN.md", "docs/RELIABILITY.md"];
+const FOLDERS: [&str; 4] = ["crates", "tests/tests", "examples", "bench"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -39,7 +40,9 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_test_that_a_document_names_is_there() {
     let mut found = BTreeSet::new();
-    functions(&root().join("crates"), &mut found);
+    for folder in FOLDERS {
+        functions(&root().join(folder), &mut found);
+    }
     for document in DOCUMENTS {
         let text = fs::read_to_string(root().join(document)).unwrap();
         let names: Vec<_> = named(&text).collect();

@@ -160,6 +160,7 @@ fn nap(start: Instant) {
     std::thread::sleep(Duration::from_millis(1));
 }
 
+/// B55: in memory and on disk, with the old epoch after a restart and with the new one.
 #[test]
 fn a_store_answers_for_the_weights_of_now_whatever_it_keeps_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,6 +186,7 @@ fn a_store_answers_for_the_weights_of_now_whatever_it_keeps_of_others() {
     }
 }
 
+/// B55: what was on its way to the store.
 #[test]
 fn a_cascade_of_former_weights_that_ends_late_is_theirs_alone() {
     let (mut engine, mut lower) = Engine::over_memory(1);
@@ -205,6 +207,7 @@ fn a_cascade_of_former_weights_that_ends_late_is_theirs_alone() {
     assert_eq!(engine.serve(9, || lower.run_queued()), [1, 1], "it came to where it belongs");
 }
 
+/// B55: what was on its way from the device.
 #[test]
 fn a_store_of_former_weights_that_ends_late_is_in_no_tier() {
     let (mut engine, mut lower) = Engine::over_memory(1);
@@ -221,6 +224,7 @@ fn a_store_of_former_weights_that_ends_late_is_in_no_tier() {
     }
 }
 
+/// B55: what was on its way up.
 #[test]
 fn a_promotion_of_former_weights_that_ends_late_is_found_by_nobody() {
     let (mut engine, mut lower) = Engine::over_memory(1);
