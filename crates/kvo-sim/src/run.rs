@@ -168,22 +168,21 @@ impl Run {
     /// Runs it, and says what its last operations have done.
     pub fn trace(&self) -> Vec<String> {
         let mut lines = VecDeque::new();
-        let mut keep = |at: usize, op: &Op, notes: Vec<String>| {
+        let mut keep = |at: usize, op: Option<&Op>, notes: Vec<String>| {
             if lines.len() == TRACED {
                 lines.pop_front();
             }
-            let notes: Vec<String> = notes.iter().map(|note| format!("\n      {note}")).collect();
-            lines.push_back(format!("  {at:>4} {:?}{}", op.what, notes.concat()));
+            let first = notes.len().saturating_sub(TRACED);
+            let notes: Vec<String> = notes[first..].iter().map(|note| format!("\n      {note}")).collect();
+            let what =
+                op.map_or("the end, in which nothing goes wrong".to_owned(), |op| format!("{:?}", op.what));
+            lines.push_back(format!("  {at:>4} {what}{}", notes.concat()));
         };
         let _ = self.run_with(&mut keep, true);
         lines.into()
     }
 
-    fn run_with(
-        &self,
-        after: &mut dyn FnMut(usize, &Op, Vec<String>),
-        traced: bool,
-    ) -> Result<Tally, Failure> {
+    fn run_with(&self, after: &mut AfterOp<'_>, traced: bool) -> Result<Tally, Failure> {
         let at = Cell::new(0);
         let mut random = Random(self.seed ^ 0x5eed);
         let result = caught(|| {
@@ -192,11 +191,12 @@ impl Run {
             let mut trail = Trail { engine, last: None, after };
             for (nth, op) in self.ops.iter().enumerate() {
                 at.set(nth);
-                trail.last = Some((nth, *op));
+                trail.last = Some((nth, Some(*op)));
                 trail.engine.apply(op);
                 trail.tell();
             }
             at.set(self.ops.len());
+            trail.last = Some((self.ops.len(), None));
             trail.engine.end(&mut random);
             std::mem::take(&mut trail.engine.tally)
         });
@@ -204,18 +204,22 @@ impl Run {
     }
 }
 
+/// Is told of an operation, or of the end: which it was, and what has happened in it.
+type AfterOp<'a> = dyn FnMut(usize, Option<&Op>, Vec<String>) + 'a;
+
 /// Tells of each operation, also of one that does not come to an end.
 struct Trail<'a> {
     engine: Engine,
-    last: Option<(usize, Op)>,
-    after: &'a mut dyn FnMut(usize, &Op, Vec<String>),
+    /// None at the end.
+    last: Option<(usize, Option<Op>)>,
+    after: &'a mut AfterOp<'a>,
 }
 
 impl Trail<'_> {
     fn tell(&mut self) {
         if let Some((at, op)) = self.last.take() {
             let notes = self.engine.notes.as_mut().map(std::mem::take).unwrap_or_default();
-            (self.after)(at, &op, notes);
+            (self.after)(at, op.as_ref(), notes);
         }
     }
 }
