@@ -191,7 +191,9 @@ impl ReplayEngine {
         stats.steps = self.steps.summary();
         let (device, tiering) = (self.device.stats(), self.manager.stats());
         let is_simulated = self.device.is_simulated();
-        stats.add_edges(&device, is_simulated, &tiering, u64::from(self.options.block_bytes));
+        let store = self.store.as_ref().map(SharedStore::stats);
+        let block_bytes = u64::from(self.options.block_bytes);
+        stats.add_edges(&device, is_simulated, &tiering, store.as_ref(), block_bytes);
         stats
     }
 

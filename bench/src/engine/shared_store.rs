@@ -9,7 +9,7 @@ use kvo_core::{
     DrainError, JobRejected, Medium, OffloadEvent, OffloadKey, OffloadPolicy, ReleasedSlot, RequestContext,
     RequestId, SecondaryTier, TierCompletion, TierJob, TierLookup,
 };
-use kvo_nvme::NvmeStore;
+use kvo_nvme::{NvmeStore, StoreStats};
 
 /// One store in two hands of one thread. The lock is never contended: the engine waits only between its calls of the
 /// manager.
@@ -27,6 +27,11 @@ impl SharedStore {
     /// Waits until the store has nothing to do.
     pub(super) fn drain(&self, timeout: Duration) -> Result<(), DrainError> {
         self.store().drain(timeout)
+    }
+
+    /// What it has done so far.
+    pub(super) fn stats(&self) -> StoreStats {
+        self.store().stats()
     }
 
     /// Chunks that an earlier run has left in it.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvo_core::EdgeStats;
 use kvo_cuda::DeviceStats;
+use kvo_nvme::StoreStats;
 use kvo_tiering::TieringStats;
 use serde::Serialize;
 
@@ -85,6 +86,7 @@ impl ReplayStats {
         device: &DeviceStats,
         is_simulated: bool,
         tiering: &TieringStats,
+        below: Option<&StoreStats>,
         block_bytes: u64,
     ) {
         let [store, load] = if is_simulated {
@@ -93,9 +95,12 @@ impl ReplayStats {
             ["GPU to CPU", "CPU to GPU"]
         };
         let mut edges = vec![(store, device.stores), (load, device.loads)];
+        // By the store's own books: of what it is given it writes only what it has not.
+        if let Some(below) = below {
+            edges.push(("CPU to NVMe", below.write));
+            edges.push(("NVMe to CPU", below.read));
+        }
         for tier in &tiering.tiers {
-            edges.push(("CPU to NVMe", tier.written));
-            edges.push(("NVMe to CPU", tier.read));
             self.cascades_left_out += tier.cascades_throttled + tier.jobs_rejected;
         }
         debug_assert!(edges.iter().all(|(_, edge)| edge.bytes % block_bytes == 0), "whole blocks move");
