@@ -5,6 +5,7 @@ use std::time::Duration;
 use kvo_connector::{Economy, EventDetail, GroupKind, GroupOptions};
 use kvo_nvme::{Admission, AdmissionRule, BreakerOptions, NvmeOptions, testing::Faults};
 use kvo_policies::{GhostHits, PolicyKind, S3FifoOptions};
+use kvo_tiering::{PressureOptions, Watermarks};
 
 use crate::{caches::slot_bytes, random::Random};
 
@@ -159,6 +160,7 @@ pub(crate) struct Setup {
     pub(crate) load_chunks_max: usize,
     pub(crate) inflight_cascades_max: u32,
     pub(crate) retry_failed_jobs: bool,
+    pub(crate) pressure: PressureOptions,
     pub(crate) lookup_patience: Duration,
     pub(crate) copy_patience: Duration,
     pub(crate) copy_deadline: Option<Duration>,
@@ -254,6 +256,27 @@ fn draw_economy(random: &mut Random) -> Economy {
     }
 }
 
+/// None, the usual ones, or some that bite.
+fn draw_pressure(random: &mut Random) -> PressureOptions {
+    let ms = Duration::from_millis;
+    match random.below(4) {
+        0 => PressureOptions::NONE,
+        1 => PressureOptions::default(),
+        _ => PressureOptions {
+            promotion_share: random.pick(&[None, Some(10), Some(30), Some(100)]),
+            unread_max: random.pick(&[ms(5), ms(50), ms(2000)]),
+            cascade_share: random.pick(&[None, Some(10), Some(50)]),
+            writes: random.one_in(2).then_some(Watermarks { low: ms(2), high: ms(6) }),
+            reads: random.one_in(2).then_some(Watermarks { low: ms(2), high: ms(6) }),
+            job_deadline: random.pick(&[None, Some(ms(15)), Some(ms(250)), Some(ms(60_000))]),
+            failures_max: random.pick(&[None, Some(1), Some(3)]),
+            pause: random.pick(&[ms(3), ms(100)]),
+            pause_max: random.pick(&[ms(100), ms(5000)]),
+            lookup_deadline: random.pick(&[None, Some(ms(10)), Some(ms(80))]),
+        },
+    }
+}
+
 impl Setup {
     pub(crate) fn draw(random: &mut Random) -> Self {
         let rates = Rates::draw(random);
@@ -288,6 +311,7 @@ impl Setup {
             load_chunks_max: if random.one_in(2) { 1 + random.index(3) } else { usize::MAX },
             inflight_cascades_max: random.pick(&[1, 3, 256]),
             retry_failed_jobs: random.one_in(4),
+            pressure: draw_pressure(random),
             lookup_patience: random.pick(&[Duration::from_millis(20), Duration::from_millis(100)]),
             copy_patience: random.pick(&[Duration::from_millis(6), Duration::from_mins(1)]),
             copy_deadline: deadline,

@@ -95,7 +95,7 @@ fn connect(
     let options = TieringOptions {
         inflight_cascades_max: setup.inflight_cascades_max,
         retry_failed_jobs: setup.retry_failed_jobs,
-        ..TieringOptions::new(chunk_bytes)
+        ..TieringOptions::new(chunk_bytes).with_pressure(setup.pressure.clone())
     };
     let scripted = |(name, tier): &(&'static str, SharedTier)| -> Box<dyn SecondaryTier> {
         Box::new(Scripted { tier: Arc::clone(tier), name })
