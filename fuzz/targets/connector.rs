@@ -17,5 +17,8 @@ mod random;
 #[path = "../../crates/kvo-connector/tests/simulated/rank.rs"]
 #[allow(dead_code, reason = "some of it is of the tests alone")]
 mod rank;
+#[path = "../../crates/kvo-connector/tests/simulated/request.rs"]
+#[allow(dead_code, reason = "some of it is of the tests alone")]
+mod request;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzed::fuzzed(data));
