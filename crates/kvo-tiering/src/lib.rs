@@ -93,7 +93,8 @@
 //!
 //! The semantics are those of vLLM 0.33's `v1/kv_offload` tiering manager, reproduced from recordings. kvo departs
 //! from it where the reference waits or asserts: a reset parks the slots of tier jobs that are still running instead
-//! of waiting for them, and a report that makes no sense is counted and ignored.
+//! of waiting for them, and a report that makes no sense is counted and ignored. It also bounds what tiers and waiting
+//! requests may take, which the reference does for cascades alone; [`PressureOptions::NONE`] has no bound at all.
 //!
 //! [`SecondaryTier`]: kvo_core::SecondaryTier
 

@@ -74,7 +74,7 @@ pub struct Watermarks {
 }
 
 impl PressureOptions {
-    /// No bound at all, as in the reference.
+    /// No bound at all, as in the recordings of the reference.
     pub const NONE: Self = Self {
         promotion_share: None,
         unread_max: Duration::from_secs(2),

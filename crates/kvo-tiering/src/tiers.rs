@@ -55,7 +55,7 @@ impl Way {
         None
     }
 
-    /// Takes a job that has been open since `deadline` or longer.
+    /// Takes a job that has been open since `since` or longer, each once.
     fn take_overdue(&mut self, open: &HashMap<JobId, OpenJob>, since: Duration) -> Option<JobId> {
         while let Some((submitted, id)) = self.begun.front().copied() {
             let is_open = open.contains_key(&id);
