@@ -426,6 +426,7 @@ impl<M: OffloadManager> Connector<M> {
     fn collect_events(&mut self) {
         if let Some(directory) = &mut self.directory {
             directory.take_in(|raw| self.manager.take_events(raw));
+            directory.have_left(|| self.manager.cascading());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvo_core::{BlockHash, EventKind, GroupIdx, Medium, OffloadEvent, OffloadKey};
 
 /// What a [`BlockEvent`] has beside names.
@@ -55,6 +55,10 @@ pub(crate) struct Directory {
     /// By number.
     tiers: Vec<(Arc<str>, Medium)>,
     events: Vec<BlockEvent>,
+    /// Chunks that nobody needed when something happened to them.
+    unneeded: Vec<OffloadKey>,
+    /// Chunks that are leaving.
+    leaving: Vec<OffloadKey>,
     /// As they come from the manager.
     raw: Vec<OffloadEvent>,
 }
@@ -69,13 +73,15 @@ struct Known {
     is_awaited: bool,
     /// A bit for each tier that has it.
     tiers: u128,
+    /// It was on its way to a lower tier when the primary was emptied: it may still arrive.
+    is_leaving: bool,
     /// It is of weights that are no more: it was said to be gone, and nothing is said of it any more.
     is_retired: bool,
 }
 
 impl Known {
     fn is_needed(&self) -> bool {
-        self.requests > 0 || self.tiers != 0 || self.is_awaited
+        self.requests > 0 || self.tiers != 0 || self.is_awaited || self.is_leaving
     }
 }
 
@@ -109,7 +115,8 @@ impl Directory {
         }
     }
 
-    /// What a manager has recorded since.
+    /// What a manager has recorded since: first of the primary, then of each tier below, so that a chunk may be said to have
+    /// left the one before it is said to have come to the other.
     pub(crate) fn take_in(&mut self, fill: impl FnOnce(&mut Vec<OffloadEvent>)) {
         let mut raw = std::mem::take(&mut self.raw);
         fill(&mut raw);
@@ -120,6 +127,16 @@ impl Directory {
             }
         }
         self.raw = raw;
+        self.drop_unneeded();
+    }
+
+    /// Forgets the chunks that nobody has needed, and that nobody needs again.
+    fn drop_unneeded(&mut self) {
+        for key in self.unneeded.drain(..) {
+            if self.known.get(&key).is_some_and(|known| !known.is_needed()) {
+                self.known.remove(&key);
+            }
+        }
     }
 
     /// Takes note of what has happened to a chunk, and says it, with what is known of it.
@@ -138,7 +155,7 @@ impl Directory {
             let is_retired = known.is_retired;
             detail.clone_from(&known.detail);
             if !known.is_needed() {
-                self.known.remove(&key);
+                self.unneeded.push(key);
             }
             if is_retired {
                 return;
@@ -146,6 +163,34 @@ impl Directory {
         }
         let (group, block, tier) = (key.group(), key.hash(), Arc::clone(tier));
         self.events.push(BlockEvent { tier, medium, kind, group, block, detail });
+    }
+
+    /// These are on their way to lower tiers, and are to be known there, whatever becomes of the primary and of requests.
+    pub(crate) fn are_leaving(&mut self, keys: impl IntoIterator<Item = OffloadKey>) {
+        for key in keys {
+            if let Some(known) = self.known.get_mut(&key)
+                && !std::mem::replace(&mut known.is_leaving, true)
+            {
+                self.leaving.push(key);
+            }
+        }
+    }
+
+    /// Of the chunks that were leaving only those of `still` do so now; it is asked if there are any.
+    pub(crate) fn have_left(&mut self, still: impl FnOnce() -> Vec<OffloadKey>) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let still: HashSet<OffloadKey> = still().into_iter().collect();
+        let Self { leaving, known: all, .. } = self;
+        for key in leaving.extract_if(.., |key| !still.contains(key)) {
+            if let Some(known) = all.get_mut(&key) {
+                known.is_leaving = false;
+                if !known.is_needed() {
+                    all.remove(&key);
+                }
+            }
+        }
     }
 
     /// The primary tier was emptied without a word for each chunk: says it of each that it had. What was on its way to it
@@ -163,6 +208,7 @@ impl Directory {
         for key in keys {
             self.happened(key, EventKind::Removed, &tier, medium, bit);
         }
+        self.drop_unneeded();
     }
 
     /// The chunks that are known are of weights that are no more: says of each that the tiers that have it have it no
@@ -276,6 +322,28 @@ mod tests {
         assert_eq!(directory.len(), 0, "no tier and no request has it");
     }
 
+    /// B58: the same of a chunk that has gone down, as the primary's events are told first.
+    #[test]
+    fn a_chunk_that_leaves_a_tier_in_the_batch_in_which_it_comes_to_a_lower_one_is_known_there() {
+        let mut directory = Directory::default();
+        directory.name(key(1), detail);
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
+        directory.forget([&key(1)], |_| false);
+        directory.take_in(|raw| {
+            raw.push(event("cpu", EventKind::Removed, &[1]));
+            raw.push(event("nvme", EventKind::Stored, &[1]));
+        });
+        let known = |tier: &str, kind| (tier.to_owned(), kind, true);
+        let expected = [
+            known("cpu", EventKind::Stored),
+            known("cpu", EventKind::Removed),
+            known("nvme", EventKind::Stored),
+        ];
+        assert_eq!(take(&mut directory), expected);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Removed, &[1])));
+        assert_eq!(directory.len(), 0);
+    }
+
     #[test]
     fn a_tier_that_is_emptied_says_so_of_a_chunk_that_nobody_has_named() {
         let mut directory = Directory::default();
@@ -325,12 +393,48 @@ mod tests {
         assert_eq!(take(&mut directory), [gone("nvme")]);
         directory.forget([&key(1), &key(2), &key(2)], |_| false);
         directory.take_in(|raw| {
-            raw.push(event("nvme", EventKind::Stored, &[3])); // a cascade that was under way
             raw.push(event("cpu", EventKind::Removed, &[1]));
-            raw.push(event("nvme", EventKind::Removed, &[1, 2, 3]));
+            raw.push(event("nvme", EventKind::Removed, &[1, 2]));
         });
         assert_eq!(take(&mut directory), []);
         directory.forget([&key(3)], |_| false);
+        assert_eq!(directory.len(), 0);
+    }
+
+    #[test]
+    fn a_chunk_that_reaches_a_tier_after_the_primary_was_emptied_is_known_there() {
+        let mut directory = Directory::default();
+        directory.name(key(1), detail);
+        directory.name(key(2), detail);
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1, 2])));
+        directory.are_leaving([key(1), key(2), key(1)]);
+        directory.emptied("cpu", Medium::Memory);
+        directory.forget([&key(1), &key(2)], |_| false);
+        take(&mut directory);
+        directory.have_left(|| vec![key(1), key(2)]);
+        assert_eq!(directory.len(), 2);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Stored, &[1])));
+        directory.have_left(Vec::new);
+        assert_eq!(take(&mut directory), [("nvme".to_owned(), EventKind::Stored, true)]);
+        assert_eq!(directory.len(), 1, "the one that has not arrived is forgotten");
+        directory.have_left(|| unreachable!("none is leaving"));
+    }
+
+    #[test]
+    fn of_a_chunk_of_former_weights_that_reaches_a_tier_nothing_is_said() {
+        let mut directory = Directory::default();
+        directory.name(key(1), detail);
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
+        directory.are_leaving([key(1)]);
+        directory.emptied("cpu", Medium::Memory);
+        directory.retire();
+        directory.forget([&key(1)], |_| false);
+        take(&mut directory);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Stored, &[1])));
+        directory.have_left(Vec::new);
+        assert_eq!(take(&mut directory), []);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Removed, &[1])));
+        assert_eq!(take(&mut directory), []);
         assert_eq!(directory.len(), 0);
     }
 }

@@ -79,6 +79,12 @@ pub trait OffloadManager: Send {
         Vec::new()
     }
 
+    /// The chunks of writes to lower tiers that are under way, in no order; one may be listed twice. A reset does not end
+    /// them.
+    fn cascading(&self) -> Vec<OffloadKey> {
+        Vec::new()
+    }
+
     /// Moves the events since the last call to the end of `events`.
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>);
 

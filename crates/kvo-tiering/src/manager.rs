@@ -528,6 +528,10 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         self.tiers.all.iter().map(|tier| tier.inner.name()).collect()
     }
 
+    fn cascading(&self) -> Vec<OffloadKey> {
+        self.tiers.cascading()
+    }
+
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         self.primary.take_events(events);
         for tier in &mut self.tiers.all {

@@ -310,6 +310,14 @@ impl Tiers {
         overdue
     }
 
+    /// The chunks that tiers may still come to have: of writes that are not reported, or whose slots are still held.
+    pub(crate) fn cascading(&self) -> Vec<OffloadKey> {
+        let open = self.open.values().filter(|job| job.direction == TierDirection::Write);
+        let late = self.late.values().filter(|job| job.direction == TierDirection::Write);
+        let open = open.flat_map(|job| &job.holds);
+        open.chain(late.flat_map(|job| job.holds.values().flatten())).map(TierHold::key).collect()
+    }
+
     /// Whether a report of a job is waited for.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.open.len() > self.num_overdue

@@ -97,6 +97,7 @@ impl<M: OffloadManager> Connector<M> {
         // Also those of what tiers have reported on the way: it is gone by now.
         self.collect_events();
         if let Some(directory) = &mut self.directory {
+            directory.are_leaving(self.manager.cascading());
             directory.emptied(self.manager.primary_name(), Medium::Memory);
             if is_renamed {
                 directory.retire();
