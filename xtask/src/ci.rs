@@ -172,7 +172,8 @@ fn checked() -> Outcome {
 
 /// Every fuzzer for some seconds, from what is known to lead far.
 fn fuzzed() -> Outcome {
-    match fuzz::fuzz(&fuzz::Options { target: None, seconds: FUZZ_SECONDS, inputs: Vec::new() }) {
+    let options = fuzz::Options { target: None, seconds: FUZZ_SECONDS, executions: None, inputs: Vec::new() };
+    match fuzz::fuzz(&options) {
         Ok(()) => Outcome::Passed,
         Err(failure @ fuzz::Failure::NoCompiler) => Outcome::Skipped(failure.to_string()),
         Err(failure) => Outcome::Failed(failure.to_string()),

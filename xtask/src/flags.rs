@@ -1,6 +1,6 @@
 //! Tasks and help.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, str::FromStr};
 
 use crate::{bench::Soak, counts::Mode, fuzz, gpu_check, ptx, sanitize::Sanitizer};
 
@@ -23,11 +23,12 @@ cargo xtask TASK
                      everything fails that can; fails on a logit that differs, on growth, and on what is left over.
   counts [--check]   Instructions and cache misses a chunk, by valgrind, beside their targets; with --check fails where
                      they are worse than bench/counts.txt has them. `counts --bless` writes that file anew.
-  fuzz [--target T] [--seconds N] [FILE...]
-                     Fuzzes what kvo reads and its state machines, by default every target for a minute: superblock,
-                     header, order, record, recovery, store (what the NVMe store reads from disk); trace, stored, config,
-                     gguf, ptx, layout (other texts, files and descriptions); policies, policy-models, cpu, tiering,
-                     connector (by operations). Needs a C++ compiler. With files it runs these once, of one target.
+  fuzz [--target T] [--seconds N] [--executions N] [FILE...]
+                     Fuzzes what kvo reads and its state machines, by default every target for a minute, and at most with
+                     so many inputs: superblock, header, order, record, recovery, store (what the NVMe store reads from
+                     disk); trace, stored, config, gguf, ptx, layout (other texts, files and descriptions); policies,
+                     policy-models, cpu, tiering, sim (by operations). Needs a C++ compiler. With files it runs these
+                     once, of one target.
   loom               Every order in which the atomics of our own handshakes can meet.
   miri [MORE]        The tests of the crates that Miri can run; MORE is for `cargo miri test` instead. Needs a nightly
                      toolchain with Miri, and says that it skips where there is none.
@@ -138,14 +139,19 @@ fn sanitizer(arguments: &[OsString]) -> Result<Sanitizer, String> {
 }
 
 fn fuzz_options(arguments: Vec<OsString>) -> Result<fuzz::Options, String> {
-    let mut options = fuzz::Options { target: None, seconds: FUZZ_SECONDS, inputs: Vec::new() };
+    let mut options =
+        fuzz::Options { target: None, seconds: FUZZ_SECONDS, executions: None, inputs: Vec::new() };
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
             Some("--target") => options.target = Some(fuzz_target(arguments.next().as_ref())?),
-            Some("--seconds") => options.seconds = fuzz_seconds(arguments.next().as_ref())?,
+            Some("--seconds") => options.seconds = at_least_one("--seconds", "seconds", arguments.next())?,
+            Some("--executions") => {
+                options.executions = Some(at_least_one("--executions", "inputs", arguments.next())?);
+            }
             Some(flag) if flag.starts_with('-') => {
-                return Err(format!("fuzz takes --target, --seconds and files, but got \"{flag}\""));
+                let flags = "--target, --seconds, --executions";
+                return Err(format!("fuzz takes {flags} and files, but got \"{flag}\""));
             }
             _ => options.inputs.push(argument),
         }
@@ -161,12 +167,16 @@ fn fuzz_target(value: Option<&OsString>) -> Result<&'static str, String> {
     found.ok_or_else(|| format!("--target takes one of {}", fuzz::TARGETS.join(", ")))
 }
 
-fn fuzz_seconds(value: Option<&OsString>) -> Result<u32, String> {
-    let seconds = value.and_then(|value| value.to_str()?.parse().ok());
-    // To libFuzzer, 0 is for ever.
-    seconds
-        .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "--seconds takes a number of seconds, at least 1".to_owned())
+/// The value of a flag that is a number of something; to libFuzzer, 0 is for ever.
+fn at_least_one<T: FromStr + From<u8> + PartialOrd>(
+    flag: &str,
+    of_what: &str,
+    value: Option<OsString>,
+) -> Result<T, String> {
+    let number = value.and_then(|value| value.to_str()?.parse().ok());
+    number
+        .filter(|number| *number >= T::from(1))
+        .ok_or_else(|| format!("{flag} takes a number of {of_what}, at least 1"))
 }
 
 fn ptx_mode(arguments: &[OsString]) -> Result<ptx::Mode, String> {
@@ -218,11 +228,15 @@ mod tests {
         assert_eq!(parse(&["sanitize", "thread"]), Ok(Task::Sanitize(Sanitizer::Thread)));
         let fuzz = |target, seconds, inputs: &[&str]| {
             let inputs = inputs.iter().map(OsString::from).collect();
-            Ok(Task::Fuzz(fuzz::Options { target, seconds, inputs }))
+            Ok(Task::Fuzz(fuzz::Options { target, seconds, executions: None, inputs }))
         };
         assert_eq!(parse(&["fuzz"]), fuzz(None, 60, &[]));
         assert_eq!(parse(&["fuzz", "--seconds", "10", "--target", "store"]), fuzz(Some("store"), 10, &[]));
         assert_eq!(parse(&["fuzz", "--target", "record", "a", "b"]), fuzz(Some("record"), 60, &["a", "b"]));
+        let most =
+            fuzz::Options { target: None, seconds: 3600, executions: Some(10_000_000), inputs: vec![] };
+        let given = ["fuzz", "--seconds", "3600", "--executions", "10000000"];
+        assert_eq!(parse(&given), Ok(Task::Fuzz(most)));
         let gpu_check = |out: Option<&str>, run| {
             Ok(Task::GpuCheck(gpu_check::Options { out: out.map(OsString::from), run }))
         };
@@ -253,7 +267,8 @@ mod tests {
         check_misuse(&["fuzz", "--target"], "--target takes one of");
         check_misuse(&["fuzz", "--seconds", "0"], "--seconds takes a number of seconds");
         check_misuse(&["fuzz", "--seconds", "-1"], "--seconds takes a number of seconds");
-        check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds and files, but got \"--fast\"");
+        check_misuse(&["fuzz", "--fast"], "fuzz takes --target, --seconds, --executions and files, but got");
+        check_misuse(&["fuzz", "--executions", "0"], "--executions takes a number of inputs, at least 1");
         check_misuse(&["fuzz", "a"], "fuzz runs files of one target: name it");
         check_misuse(&["cuda-features", "--al"], "cuda-features takes --all, but got \"--al\"");
         check_misuse(

@@ -38,7 +38,7 @@ pub(crate) const TARGETS: [&str; 17] = [
     "policy-models",
     "cpu",
     "tiering",
-    "connector",
+    "sim",
     "store",
 ];
 
@@ -71,6 +71,8 @@ pub(crate) struct Options {
     pub(crate) target: Option<&'static str>,
     /// How long, each.
     pub(crate) seconds: u32,
+    /// Or so many inputs, if that is sooner.
+    pub(crate) executions: Option<u64>,
     /// Run these once and nothing else; only with a target.
     pub(crate) inputs: Vec<OsString>,
 }
@@ -124,7 +126,7 @@ pub(crate) fn fuzz(options: &Options) -> Result<(), Failure> {
     println!("{}", output::HEAD);
     let work = || {
         while let Some(target) = pop(&waiting) {
-            let ran = fuzzers.run(target, options.seconds);
+            let ran = fuzzers.run(target, options);
             match ran {
                 Ok(figures) => println!("{}", figures.line(target)),
                 Err(found) => {
@@ -182,8 +184,8 @@ impl Fuzzers {
         command
     }
 
-    /// Runs one fuzzer for a time; the error shows what it has found.
-    fn run(&self, target: &str, seconds: u32) -> Result<Figures, String> {
+    /// Runs one fuzzer as long as it is to; the error shows what it has found.
+    fn run(&self, target: &str, options: &Options) -> Result<Figures, String> {
         let [found, artifacts] =
             ["corpus", "artifacts"].map(|dir| workspace().join("target/fuzz").join(dir).join(target));
         for dir in [&found, &artifacts] {
@@ -191,7 +193,9 @@ impl Fuzzers {
         }
         let mut command = self.command(target);
         let bytes_max = if LONG.contains(&target) { LONG_BYTES_MAX } else { BYTES_MAX };
-        command.args(LIBFUZZER).args([format!("-max_len={bytes_max}"), format!("-max_total_time={seconds}")]);
+        command.args(LIBFUZZER).arg(format!("-max_len={bytes_max}"));
+        command.arg(format!("-max_total_time={}", options.seconds));
+        command.args(options.executions.map(|executions| format!("-runs={executions}")));
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.arg(found).arg(Path::new("fuzz/corpus").join(target));
         let output = command.output().map_err(|error| format!("cannot run the fuzzer {target}: {error}"))?;

@@ -41,11 +41,13 @@ pub enum Plant {
     EvictionUntold,
     /// The connector's clock stands still.
     DeadlinesIgnored,
+    /// The connector is not told that other weights compute.
+    WeightsUntold,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ChecksumIgnored,
         Self::WriteReportedEarly,
         Self::OlderRecovered,
@@ -64,6 +66,7 @@ impl Plant {
         Self::PinsLeaked,
         Self::EvictionUntold,
         Self::DeadlinesIgnored,
+        Self::WeightsUntold,
     ];
 
     /// The store's share of it.

@@ -14,8 +14,10 @@ use std::{
     time::Duration,
 };
 
-use kvo_connector::{BlockHasher, Connector, CopyId, RequestParams};
-use kvo_core::{BlockId, ManualClock, Medium, RequestId, SlotId, TierFilter, TransferClass};
+use kvo_connector::{BlockHasher, Connector, CopyId, GroupOptions, RequestParams};
+use kvo_core::{
+    BlockId, GroupIdx, ManualClock, Medium, OffloadKey, RequestId, SlotId, TierFilter, TransferClass,
+};
 use kvo_nvme::testing::SimDisk;
 
 use crate::{
@@ -31,6 +33,7 @@ use crate::{
     watch::Watch,
 };
 
+use self::life::namespace;
 use self::request::{Free, Prompt, Request};
 
 /// Prompts that are remembered, to be asked for again at the end.
@@ -85,7 +88,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn apply(&mut self, op: &Op) {
-        let mut random = Random(op.seed);
+        let mut random = Random::new(op.seed);
         match op.what {
             What::Arrive => self.arrive(&mut random),
             What::Step => self.step(&mut random),
@@ -130,7 +133,7 @@ impl Engine {
     fn some_work(&mut self, random: &mut Random) {
         for (_, tier) in &self.tiers {
             let mut tier = lock(tier);
-            tier.random = Random(random.next());
+            tier.random = Random::new(random.next());
             tier.work(random.below(20));
         }
     }
@@ -214,6 +217,23 @@ impl Engine {
         let new = &hashes[request.num_hashes..];
         self.connector.add_hashes(RequestId(id), request.num_tokens(), new).expect("it runs");
         request.num_hashes = hashes.len();
+        if self.ledger.epoch.is_some() {
+            let names = self.names(&self.requests[&id]);
+            self.ledger.name(names);
+        }
+    }
+
+    /// The chunks that a request names.
+    fn names(&self, request: &Request) -> Vec<OffloadKey> {
+        let RequestParams { adapter, salt, .. } = &request.prompt.params;
+        let names = namespace(&self.setup).names(adapter.as_ref(), salt.as_ref());
+        let hashes = self.hasher.blocks(self.hash_tokens as usize, &request.tokens);
+        let of = |(group, index): (&GroupOptions, u32)| -> Vec<OffloadKey> {
+            let hashes_per_chunk = (group.chunk_tokens() / self.hash_tokens) as usize;
+            let last = hashes.iter().skip(hashes_per_chunk - 1).step_by(hashes_per_chunk);
+            last.map(|hash| OffloadKey::new(names.name(*hash), GroupIdx(index))).collect()
+        };
+        self.setup.groups.iter().zip(0..).flat_map(of).collect()
     }
 
     fn give_back(&mut self, blocks: impl IntoIterator<Item = (u32, BlockId)>) {

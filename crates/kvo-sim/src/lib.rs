@@ -34,8 +34,8 @@
 //!   before is compared as everything is.
 //! - A slot is in somebody else's hands while a copy needs it; copies exceed their deadlines; a worker's report is late; a
 //!   device dies, between steps or amid one.
-//! - Requests are aborted and preempted, caches reset, at every point of a transfer's life. The clock jumps, or stands still.
-//!   Calls are made that must be refused.
+//! - Requests are aborted and preempted, caches reset, weights changed and changed back, at every point of a transfer's life,
+//!   the latter also between two processes. The clock jumps, or stands still. Calls are made that must be refused.
 //!
 //! # What holds
 //!
@@ -45,10 +45,10 @@
 //! 2. each job has one result, the manager has the jobs and slots that the tiers have, and has counted what made no sense;
 //! 3. no slot or block that a copy may touch is used for anything else: slots are held while transfers of tiers use them, and
 //!    the devices look for races;
-//! 4. compute reads the bytes of its own tokens, or a failure was reported;
+//! 4. compute reads the bytes of its own tokens, as computed by the weights that were there, or a failure was reported;
 //! 5. a lookup is decided: by the connector's patience at the latest, and soon where nothing is under way;
 //! 6. what is refused changes nothing;
-//! 7. the events tell what is there, in every tier;
+//! 7. the events tell what is there, in every tier, and those of blocks with all that is known, and nothing of other weights;
 //! 8. the store has what is on its disk, also after a restart, and what was called safe.
 //!
 //! At the end nothing goes wrong any more. Then everybody is answered, within a bound; nobody is left with a pin, a slot, a
@@ -100,7 +100,7 @@ mod watch;
 
 pub use crate::{
     canary::Plant,
-    run::{Failure, Run, Tally},
+    run::{Failure, Run, Tally, fuzzed},
     setup::Trouble,
     shrink::shrink,
     violation::{Rule, Violation},

@@ -30,10 +30,11 @@ pub(crate) struct Op {
 }
 
 /// Trouble that is an operation of its own.
-const OPERATIONS: [Trouble; 12] = [
+const OPERATIONS: [Trouble; 13] = [
     Trouble::Abort,
     Trouble::Preempt,
     Trouble::Reset,
+    Trouble::Weights,
     Trouble::Crash,
     Trouble::DeviceDies,
     Trouble::SlotSpoilt,
@@ -70,4 +71,35 @@ pub(crate) fn draw(rates: &Rates, random: &mut Random) -> Vec<Op> {
         Op { what, seed: random.next() }
     };
     (0..num).map(draw).collect()
+}
+
+/// What usually happens.
+const USUAL: [What; 16] = [
+    What::Arrive,
+    What::Arrive,
+    What::Arrive,
+    What::Step,
+    What::Step,
+    What::Step,
+    What::Step,
+    What::Step,
+    What::Step,
+    What::Devices,
+    What::Devices,
+    What::Devices,
+    What::Tiers,
+    What::Tiers,
+    What::Tiers,
+    What::Pass,
+];
+
+/// The operations of a fuzzer's input, two bytes each, up to its end.
+pub(crate) fn of_input(rates: &Rates, random: &mut Random) -> Vec<Op> {
+    let troubles = OPERATIONS.iter().filter(|trouble| rates.of(**trouble) > 0);
+    let all: Vec<What> = USUAL.into_iter().chain(troubles.map(|trouble| What::Trouble(*trouble))).collect();
+    std::iter::from_fn(|| {
+        let is_more = random.has_input();
+        is_more.then(|| Op { what: random.pick(&all), seed: random.next() })
+    })
+    .collect()
 }

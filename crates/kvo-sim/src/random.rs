@@ -1,17 +1,50 @@
-//! The random numbers of a seed, by `SplitMix64`.
+//! Choices: of a seed, by `SplitMix64`, or of a fuzzer's input.
+
+use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random {
+    state: u64,
+    /// What is left of an input.
+    input: VecDeque<u8>,
+}
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed, input: VecDeque::new() }
+    }
+
+    /// Choices that a fuzzer can lead: each takes as few bytes of its input as it needs. Behind the end they are those of a
+    /// seed.
+    pub(crate) fn of_input(input: &[u8]) -> Self {
+        Self { state: 1, input: input.iter().copied().collect() }
+    }
+
+    /// Whether there is more of an input.
+    pub(crate) fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// Of an input one of 256 numbers.
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        if let Some(byte) = self.input.pop_front() {
+            return mix(u64::from(byte));
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
     }
 
     /// A number below `bound`, which is at least 1.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        if self.input.is_empty() {
+            return self.next() % bound;
+        }
+        let (mut value, mut most) = (0_u64, bound - 1);
+        while most > 0 {
+            value = value << 8 | u64::from(self.input.pop_front().unwrap_or(0));
+            most >>= 8;
+        }
+        value % bound
     }
 
     /// The same, of 32 bits.

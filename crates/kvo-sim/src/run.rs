@@ -12,6 +12,7 @@ use crate::{
     ops::{self, Op},
     random::Random,
     setup::{Setup, Trouble},
+    shrink::shrink,
     violation::{Violation, caught},
 };
 
@@ -42,6 +43,7 @@ pub struct Tally {
     pub chunks_written: u64,
     pub jobs_late: u64,
     pub further: u64,
+    pub outdated: u64,
     /// Stores that were closed, killed, and cut off from power.
     pub ends: [u64; 3],
     pub struck: BTreeMap<Trouble, u64>,
@@ -66,7 +68,7 @@ impl Tally {
         }
     }
 
-    fn counts_mut(&mut self) -> [&mut u64; 20] {
+    fn counts_mut(&mut self) -> [&mut u64; 21] {
         [
             &mut self.steps,
             &mut self.asked,
@@ -88,6 +90,7 @@ impl Tally {
             &mut self.chunks_written,
             &mut self.jobs_late,
             &mut self.further,
+            &mut self.outdated,
         ]
     }
 }
@@ -120,10 +123,18 @@ impl fmt::Display for Failure {
 impl Run {
     /// What follows from a seed, with a defect or none.
     pub fn new(seed: u64, plant: Option<Plant>) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let setup = Setup::draw(&mut random);
         let ops = ops::draw(&setup.rates, &mut random);
         Self { seed, setup, ops, off: BTreeSet::new(), plant }
+    }
+
+    /// What a fuzzer's input says: first what is drawn of a seed, with a choice a byte, then operations.
+    pub fn of_input(input: &[u8]) -> Self {
+        let mut random = Random::of_input(input);
+        let setup = Setup::draw(&mut random);
+        let ops = ops::of_input(&setup.rates, &mut random);
+        Self { seed: 1, setup, ops, off: BTreeSet::new(), plant: None }
     }
 
     /// The same without a kind of trouble.
@@ -184,7 +195,7 @@ impl Run {
 
     fn run_with(&self, after: &mut AfterOp<'_>, traced: bool) -> Result<Tally, Failure> {
         let at = Cell::new(0);
-        let mut random = Random(self.seed ^ 0x5eed);
+        let mut random = Random::new(self.seed ^ 0x5eed);
         let result = caught(|| {
             let mut engine = Engine::new(&self.setup, self.seed, self.plant);
             engine.notes = traced.then(Vec::new);
@@ -201,6 +212,18 @@ impl Run {
             std::mem::take(&mut trail.engine.tally)
         });
         result.map_err(|violation| Failure { violation, at: at.get() })
+    }
+}
+
+/// Runs what a fuzzer's input says.
+///
+/// # Panics
+/// If it finds what must not be.
+pub fn fuzzed(input: &[u8]) {
+    let run = Run::of_input(input);
+    if let Err(failure) = run.run() {
+        let (small, failure) = shrink(&run, &failure);
+        panic!("{failure}\n{small}\n{}", small.trace().join("\n"));
     }
 }
 

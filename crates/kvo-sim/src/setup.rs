@@ -18,6 +18,8 @@ pub enum Trouble {
     Preempt,
     /// The primary tier is reset.
     Reset,
+    /// Other weights compute from now on, or from the next process on; at times those of before again.
+    Weights,
     /// The process ends: it is killed, its machine loses its power, or it closes its store. Another begins.
     Crash,
     /// A device dies, between steps or in one.
@@ -60,10 +62,11 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of it.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Abort,
         Self::Preempt,
         Self::Reset,
+        Self::Weights,
         Self::Crash,
         Self::DeviceDies,
         Self::SlotSpoilt,
@@ -150,6 +153,8 @@ pub(crate) struct Setup {
     pub(crate) num_slots: u32,
     pub(crate) num_blocks: u32,
     pub(crate) num_workers: u32,
+    /// Which weights compute.
+    pub(crate) epoch: u64,
     pub(crate) policy: PolicyKind,
     pub(crate) store_threshold: u32,
     pub(crate) memory: Option<MemorySetup>,
@@ -302,6 +307,7 @@ impl Setup {
             // One request has room at any rate.
             num_blocks: TOKENS_MAX.div_ceil(block_tokens) + 2 + random.small(40),
             num_workers,
+            epoch: 0,
             policy: draw_policy(random),
             store_threshold: random.pick(&[1, 1, 1, 2]),
             memory,

@@ -148,6 +148,14 @@ impl OffloadManager for Watch {
         self.inner.primary_name()
     }
 
+    fn secondary_names(&self) -> Vec<&str> {
+        self.inner.secondary_names()
+    }
+
+    fn cascading(&self) -> Vec<OffloadKey> {
+        self.inner.cascading()
+    }
+
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         let before = events.len();
         self.inner.take_events(events);

@@ -110,6 +110,17 @@ impl Engine {
                 format!("{PRIMARY}: {key:?} by events {known}, there {there}")
             });
         }
+        if let Some(epoch) = &self.ledger.epoch {
+            for (name, tier) in &self.tiers {
+                let keys: BTreeSet<_> = lock(tier).keys_of(&self.ledger.seen).into_iter().collect();
+                for key in &self.ledger.seen {
+                    let (known, there) = (self.ledger.has(name, key), keys.contains(key));
+                    let fits = known == there || there && !epoch.must_know(name, key);
+                    check(fits, Rule::Events, || format!("{name}: {key:?} by events {known}, there {there}"));
+                }
+            }
+            return;
+        }
         for (name, tier) in &self.tiers {
             let (known, there) = (self.ledger.len(name), lock(tier).num_chunks());
             check(known == there, Rule::Events, || {

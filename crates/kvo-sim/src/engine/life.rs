@@ -21,7 +21,7 @@ use crate::{
     random::Random,
     rank::{Rank, region},
     run::Tally,
-    setup::Setup,
+    setup::{Setup, Trouble},
     tier::{Inner, Scripted, SharedTier, Tier, lock},
     watch::Watch,
 };
@@ -54,7 +54,7 @@ fn begin(
     let mut ledger = Ledger::default();
     let mut tiers = Vec::new();
     let mut put = |name, inner, random: &mut Random| {
-        let tier = Tier::new(inner, Arc::clone(&host), Random(random.next()), setup.rates, plant);
+        let tier = Tier::new(inner, Arc::clone(&host), Random::new(random.next()), setup.rates, plant);
         tiers.push((name, Arc::new(std::sync::Mutex::new(tier))));
     };
     if let Some(memory) = &setup.memory {
@@ -113,15 +113,16 @@ fn connect(
         num_workers: setup.num_workers,
         economy: setup.economy,
         events: setup.events,
-        ..ConnectorOptions::new(
-            Namespace::new(Fingerprint([0; 32]), 0),
-            setup.groups.clone(),
-            hash_tokens(setup),
-        )
+        ..ConnectorOptions::new(namespace(setup), setup.groups.clone(), hash_tokens(setup))
     };
     let stands_still = plant == Some(Plant::DeadlinesIgnored);
     let clock = if stands_still { ManualClock::default() } else { clock.clone() };
     Connector::new(options, manager, Box::new(clock)).expect("the options are good")
+}
+
+/// Whose chunks there are.
+pub(super) fn namespace(setup: &Setup) -> Namespace {
+    Namespace::new(Fingerprint([0; 32]), setup.epoch)
 }
 
 fn hash_tokens(setup: &Setup) -> u32 {
@@ -130,7 +131,7 @@ fn hash_tokens(setup: &Setup) -> u32 {
 
 impl Engine {
     pub(crate) fn new(setup: &Setup, seed: u64, plant: Option<Plant>) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let clock = ManualClock::default();
         let seed_of_disk = random.next();
         let mut disk = setup.nvme.as_ref().map(|nvme| {
@@ -184,6 +185,9 @@ impl Engine {
                 let end = disk.end(store, underneath, end);
                 self.tally.ends[end as usize] += 1;
             }
+        }
+        if self.setup.rates.of(Trouble::Weights) > 0 && self.random.one_in(3) {
+            self.change_weights();
         }
         let Process { connector, ranks, host, tiers, free, ledger } =
             begin(&self.setup, self.plant, &self.clock, &mut self.disk, &mut self.random);

@@ -1,6 +1,6 @@
 //! A request of the engine: its tokens, its blocks, and what compute does with them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use kvo_connector::{CopyId, GroupKind, GroupOptions, RequestParams};
 use kvo_core::BlockId;
@@ -26,7 +26,7 @@ pub(crate) struct Prompt {
 pub(crate) struct Request {
     pub(crate) prompt: Prompt,
     pub(crate) tokens: Vec<u32>,
-    /// Of each token and all before it.
+    /// Of each token that was computed, or loaded: it, all before it, and the weights that computed each.
     prefixes: Vec<u64>,
     pub(crate) tables: Vec<Vec<Option<BlockId>>>,
     pub(crate) computed: u32,
@@ -81,12 +81,20 @@ impl Request {
     }
 
     pub(crate) fn push(&mut self, token: u32) {
+        self.prefixes.push(0);
+        self.tokens.push(token);
+    }
+
+    /// The weights of `epoch` compute some tokens behind what is there, or did so for whoever stored them.
+    pub(crate) fn compute(&mut self, tokens: Range<u32>, epoch: u64) {
         // What has a salt or an adapter is never to be taken for what has none, or for what has the other.
         let RequestParams { adapter, salt, .. } = &self.prompt.params;
         let first = 1 + u64::from(salt.is_some()) + 2 * u64::from(adapter.is_some());
-        let before = self.prefixes.last().copied().unwrap_or(first);
-        self.prefixes.push(mix(before ^ mix(u64::from(token) + 1)));
-        self.tokens.push(token);
+        for nth in tokens.start as usize..tokens.end as usize {
+            let before = if nth == 0 { first } else { self.prefixes[nth - 1] };
+            let token = u64::from(self.tokens[nth]) + 1;
+            self.prefixes[nth] = mix(before ^ mix(epoch << 32 | token));
+        }
     }
 
     pub(crate) fn num_tokens(&self) -> u32 {

@@ -239,6 +239,7 @@ impl Engine {
         let copy = copy.expect("it was matched just now, and has the blocks");
         request.told = request.tables.iter().map(Vec::len).collect();
         (request.loading, request.load_end) = (Some(copy), end);
+        request.compute(request.computed..end, self.setup.epoch);
         true
     }
 
@@ -394,6 +395,7 @@ impl Engine {
         for (id, count) in pieces {
             let request = self.requests.get_mut(id).expect("it runs");
             request.told = request.tables.iter().map(Vec::len).collect();
+            request.compute(request.computed..request.computed + count, self.setup.epoch);
             let accesses = request.accesses(&self.setup.groups, *count, draft(id));
             request.computed += count - draft(id);
             let Some(copy) = request.loading else {

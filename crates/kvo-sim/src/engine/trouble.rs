@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use kvo_connector::{CopyId, CopyResult, Scheduled, StepInput, StepPlan};
+use kvo_connector::{Connector, CopyId, CopyResult, Flush, Scheduled, StepInput, StepPlan};
 use kvo_core::{HostMemory, RequestId, SlotId};
 use kvo_nvme::testing::{End, Kind};
 
 use super::{Engine, life::PRIMARY};
 use crate::{
+    canary::Plant,
     random::Random,
     rank::Rank,
     setup::Trouble,
     tier::lock,
     violation::{Rule, check},
+    watch::Watch,
 };
 
 const ENDS: [End; 3] = [End::Closed, End::Killed, End::PowerLost];
@@ -30,7 +32,11 @@ impl Engine {
                 let id = self.some_request(random).filter(|id| self.requests[id].is_running);
                 self.to_preempt.extend(id);
             }
-            Trouble::Reset => self.reset(),
+            Trouble::Reset => {
+                let flush = self.reset(Connector::reset);
+                check(flush.outdated.is_empty(), Rule::Bytes, || format!("no other weights, but {flush:?}"));
+            }
+            Trouble::Weights => self.reset_to_others(random),
             Trouble::Crash => {
                 let end = random.pick(&ENDS);
                 self.note(|| format!("{end:?}"));
@@ -89,9 +95,37 @@ impl Engine {
         (!self.tiers.is_empty()).then(|| self.tiers[random.index(self.tiers.len())].clone())
     }
 
-    fn reset(&mut self) {
+    /// Other weights compute from now on. Requests that have data of the former ones go on, or begin anew.
+    fn reset_to_others(&mut self, random: &mut Random) {
+        let untold = self.plant == Some(Plant::WeightsUntold);
+        self.change_weights();
+        let epoch = self.setup.epoch;
+        let has_block_events = self.setup.events.is_some() && !untold;
+        if has_block_events {
+            self.take_events();
+            self.ledger.weights_change();
+        }
+        let flush = self.reset(|connector| {
+            if untold { connector.reset() } else { connector.reset_to(epoch).expect("it is another epoch") }
+        });
+        if has_block_events {
+            let named = self.requests.values().flat_map(|request| self.names(request)).collect();
+            self.ledger.weights_have_changed(named);
+        }
+        self.tally.outdated += flush.outdated.len() as u64;
+        self.to_preempt.extend(flush.outdated.iter().map(|id| id.0).filter(|_| random.one_in(2)));
+    }
+
+    /// Those of one of three epochs, but not of this one.
+    pub(super) fn change_weights(&mut self) {
+        let epoch = (self.setup.epoch + 1 + self.random.below(2)) % 3;
+        self.setup.epoch = epoch;
+        self.note(|| format!("the weights are those of epoch {epoch}"));
+    }
+
+    fn reset(&mut self, how: impl FnOnce(&mut Connector<Watch>) -> Flush) -> Flush {
         self.take_events();
-        let flush = self.connector.reset();
+        let flush = how(&mut self.connector);
         self.take_events();
         if self.setup.events.is_none() {
             // No event tells of what has gone.
@@ -107,6 +141,7 @@ impl Engine {
         let input = StepInput { preempted: &flush.loads_void, scheduled: &[] };
         let plan = self.connector.build_step(&input).expect("they run");
         check(plan == StepPlan::default(), Rule::InUse, || format!("behind a reset: {plan:?}"));
+        flush
     }
 
     /// The device of a worker is dead: another takes its place, and every request begins anew, as its blocks are gone.
@@ -185,6 +220,7 @@ impl Engine {
             self.connector.request_finished(nobody).is_err(),
             self.connector.copy_reported(CopyId(u64::MAX), 0, CopyResult::Done).is_err(),
             self.connector.copy_released(CopyId(u64::MAX), 0).is_err(),
+            self.plant == Some(Plant::WeightsUntold) || self.connector.reset_to(self.setup.epoch).is_err(),
             self.connector.build_step(&StepInput { preempted: &[nobody], scheduled: &[] }).is_err(),
         ];
         if let Some((copy, worker)) = self.last_ended {
