@@ -2,18 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+mod below;
+
 use anyhow::{Context, ensure};
 use kvo_connector::{
     Connector, ConnectorOptions, CopyId, CopyResult, GroupOptions, Namespace, PrefixMatch, RequestParams,
     Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{BlockHash, BlockId, ManualClock, RequestId};
+use kvo_core::{BlockHash, BlockId, ManualClock, OffloadManager, RequestId};
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_cuda::Fingerprint;
 use kvo_policies::Lru;
 use serde::Serialize;
 
 use crate::nvme::{Bound, Point};
+
+pub use below::{BelowRun, run_below};
 
 /// Tokens a block; one block a chunk.
 const BLOCK_TOKENS: u32 = 16;
@@ -60,6 +64,8 @@ pub struct ConnectorResults {
     pub plan: ConnectorPlan,
     /// Without requests that were finished before, and with.
     pub runs: Vec<ConnectorRun>,
+    /// Fewer requests, with no tier below and with a store.
+    pub below: Vec<BelowRun>,
 }
 
 impl ConnectorResults {
@@ -78,8 +84,8 @@ impl ConnectorResults {
 }
 
 /// The requests of a run.
-struct Scheduler {
-    connector: Connector<CpuManager<Lru>>,
+struct Scheduler<M: OffloadManager> {
+    connector: Connector<M>,
     next_block: u32,
 }
 
@@ -88,11 +94,15 @@ fn hash(request: u64, nth: u32) -> BlockHash {
     BlockHash::from_u64(request << 32 | u64::from(nth))
 }
 
-impl Scheduler {
-    fn new(plan: &ConnectorPlan) -> anyhow::Result<Self> {
-        let chunks = (plan.tokens + plan.steps) / BLOCK_TOKENS + 2;
-        let num_slots = chunks.checked_mul(plan.requests).context("too many chunks")?;
-        let manager = CpuManager::new(CpuOptions::new(num_slots), Lru::new(num_slots))?;
+/// A CPU tier with room for all chunks of a run.
+fn primary(plan: &ConnectorPlan) -> anyhow::Result<CpuManager<Lru>> {
+    let chunks = (plan.tokens + plan.steps) / BLOCK_TOKENS + 2;
+    let num_slots = chunks.checked_mul(plan.requests).context("too many chunks")?;
+    Ok(CpuManager::new(CpuOptions::new(num_slots), Lru::new(num_slots))?)
+}
+
+impl<M: OffloadManager> Scheduler<M> {
+    fn new(manager: M) -> anyhow::Result<Self> {
         let namespace = Namespace::new(Fingerprint([0; 32]), 0);
         let options = ConnectorOptions::new(namespace, vec![GroupOptions::full(BLOCK_TOKENS)], BLOCK_TOKENS);
         let connector = Connector::new(options, manager, Box::new(ManualClock::default()))?;
@@ -186,13 +196,15 @@ impl Scheduler {
     }
 }
 
+/// Above the ids of requests that decode.
+const FIRST_FINISHED: u64 = 1 << 20;
+
 /// Runs the plan, after so many requests that are finished.
 ///
 /// # Errors
 /// If the connector refuses a call that it should take: a defect of kvo.
 pub fn run_connector(plan: &ConnectorPlan, finished: u32) -> anyhow::Result<ConnectorRun> {
-    const FIRST_FINISHED: u64 = 1 << 20;
-    let mut scheduler = Scheduler::new(plan)?;
+    let mut scheduler = Scheduler::new(primary(plan)?)?;
     for id in (FIRST_FINISHED..).take(finished as usize) {
         scheduler.prefill(id, id, 10 * BLOCK_TOKENS)?;
         let _ = scheduler.connector.request_finished(RequestId(id))?;

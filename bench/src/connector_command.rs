@@ -2,10 +2,11 @@
 
 use std::io::{Write, stdout};
 
+use anyhow::Context;
 use clap::Args;
 use kvo_bench::{
     Interrupt,
-    connector::{ConnectorPlan, ConnectorResults, run_connector},
+    connector::{BelowRun, ConnectorPlan, ConnectorResults, run_below, run_connector},
     new_table, number_cell,
     nvme::points_table,
     progress_bar,
@@ -40,14 +41,30 @@ impl ConnectorArgs {
             _ => ConnectorPlan { requests: 256, tokens: 32_768, steps: 1024, finished: 50_000 },
         }
     }
+
+    /// With a store, which writes all chunks.
+    fn plan_below(&self) -> ConnectorPlan {
+        let ConnectorPlan { requests, tokens, .. } = self.plan();
+        ConnectorPlan {
+            requests: requests.min(32),
+            tokens,
+            steps: if self.full { 1024 } else { 256 },
+            finished: 0,
+        }
+    }
 }
 
 pub(crate) fn run(args: &ConnectorArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let plan = args.plan();
-    let mut results = ConnectorResults { plan, runs: Vec::new() };
-    let progress = progress_bar(2, "runs");
+    let mut results = ConnectorResults { plan, runs: Vec::new(), below: Vec::new() };
+    let progress = progress_bar(4, "runs");
     for finished in [0, plan.finished].into_iter().take_while(|_| !interrupt.is_set()) {
         results.runs.push(run_connector(&plan, finished)?);
+        progress.inc(1);
+    }
+    for has_store in [false, true].into_iter().take_while(|_| !interrupt.is_set()) {
+        let dir = tempfile::tempdir().context("there is no directory for a store")?;
+        results.below.push(run_below(&args.plan_below(), has_store.then_some(dir.path()))?);
         progress.inc(1);
     }
     progress.finish_and_clear();
@@ -79,6 +96,32 @@ fn print(out: &mut impl Write, results: &ConnectorResults) -> anyhow::Result<()>
         ]);
     }
     writeln!(out, "{requests} requests of {tokens} tokens decode for {steps} steps:\n{table}")?;
+    print_below(out, &results.below)?;
     writeln!(out, "{}", points_table(&results.points()))?;
+    Ok(())
+}
+
+fn print_below(out: &mut impl Write, runs: &[BelowRun]) -> anyhow::Result<()> {
+    let Some(first) = runs.first() else { return Ok(()) };
+    let mut table = new_table([
+        "below",
+        "step, us",
+        "all store",
+        "name, match, plan a load, us",
+        "the step behind it",
+        "chunks given",
+    ]);
+    for run in runs {
+        let of = |us: f64| number_cell(format!("{us:.1}"));
+        table.add_row([
+            if run.has_store { "a store" } else { "nothing" }.into(),
+            of(run.step_us),
+            of(run.storing_step_us),
+            of(run.load_us),
+            of(run.first_step_us),
+            number_cell(run.chunks_given),
+        ]);
+    }
+    writeln!(out, "{} requests, and below the CPU tier nothing or a store:\n{table}", first.requests)?;
     Ok(())
 }
