@@ -9,7 +9,7 @@ use std::{
 use crate::{
     bench, conformance, counts, cuda_features, fuzz, gpu_check, loom,
     process::{cargo, workspace},
-    ptx, sim, tidy,
+    ptx, sanitize, sim, tidy,
 };
 
 /// Hits, evictions and their order of each policy are published for this traffic.
@@ -65,7 +65,7 @@ struct Done {
 }
 
 pub(crate) fn run() -> ExitCode {
-    let steps: [(&str, Step); 22] = [
+    let steps: [(&str, Step); 23] = [
         ("format", || run_command(cargo(["fmt", "--all", "--check"]))),
         ("tidy", || if tidy::run() == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }),
         ("ptx", compiled),
@@ -76,6 +76,7 @@ pub(crate) fn run() -> ExitCode {
             if cuda_features::run(false) == ExitCode::SUCCESS { Outcome::Passed } else { failed("see above") }
         }),
         ("interleavings", interleavings),
+        ("addresses", || sanitize::check_small().map_or_else(Outcome::Failed, |()| Outcome::Passed)),
         ("conformance", recorded),
         ("policies, small", || run_bench(&SMALL_CHECK)),
         ("policies, default", || run_bench(&DEFAULT_CHECK)),

@@ -44,9 +44,8 @@ cargo xtask TASK
                      Runs all of kvo in simulation, with everything that can go wrong, from 2,000 seeds; fails with what
                      it has found, made smaller. `--seed S` replays one; `--canary` puts defects in, and fails unless
                      each is found; `--fresh` begins with a seed that nobody has chosen.
-  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, short benches, fuzzers, the
-                     simulation, the GPU
-                     check on a model, counts.
+  ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, interleavings, addresses,
+                     short benches, fuzzers, the simulation, the GPU check on a model, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   cuda-features [--all]
                      Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
