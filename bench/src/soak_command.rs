@@ -24,24 +24,67 @@ use crate::{Outcome, write_report};
 /// threads grow in the second half.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
-    /// For how long
-    #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
-    minutes: f64,
-    /// Where to make the temporary directory of the store [default: that of the system]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    of_any: AnySoakArgs,
     /// Bytes a chunk
     #[arg(long, value_name = "N", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 28))]
     chunk_bytes: u32,
     /// Chunks that the store holds
     #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(64..))]
     capacity_chunks: u32,
+}
+
+/// What every soak is told.
+#[derive(Debug, Args)]
+pub(crate) struct AnySoakArgs {
+    /// For how long
+    #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
+    pub(crate) minutes: f64,
+    /// Where to make the temporary directory of the store [default: that of the system]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Which chunk goes first
     #[arg(long, value_name = "NAME", default_value = "lru")]
-    policy: PolicyKind,
+    pub(crate) policy: PolicyKind,
     /// Of the random choices
     #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
+    pub(crate) seed: u64,
+}
+
+impl AnySoakArgs {
+    /// Where its store will be, which is said.
+    pub(crate) fn place(&self, out: &mut impl Write) -> anyhow::Result<Place> {
+        let place = Place::new(self.dir.as_deref())?;
+        place.announce(out)?;
+        Ok(place)
+    }
+
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.minutes * 60.0)
+    }
+}
+
+/// The last sample, and not too many before it.
+pub(crate) fn some_of<T>(samples: &[T]) -> impl Iterator<Item = &T> {
+    const ROWS: usize = 10;
+    let step = samples.len().div_ceil(ROWS).max(1);
+    let first = samples.len().saturating_sub(1) % step;
+    samples.iter().skip(first).step_by(step)
+}
+
+pub(crate) fn print_problems(out: &mut impl Write, problems: &[String]) -> anyhow::Result<()> {
+    for problem in problems {
+        writeln!(out, "FAILED: {problem}")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn outcome(problems: &[String], interrupt: &Interrupt) -> Outcome {
+    match (problems.is_empty(), interrupt.is_set()) {
+        (false, _) => Outcome::Failed,
+        (true, true) => Outcome::Interrupted,
+        (true, false) => Outcome::Passed,
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -62,24 +105,21 @@ struct Results<'a> {
 
 pub(crate) fn run(args: &SoakArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let place = Place::new(args.dir.as_deref())?;
-    place.announce(&mut out)?;
-    let duration = Duration::from_secs_f64(args.minutes * 60.0);
+    let AnySoakArgs { minutes, policy, seed, .. } = args.of_any;
+    let place = args.of_any.place(&mut out)?;
+    let duration = args.of_any.duration();
     let options = SoakOptions {
         duration,
         chunk_bytes: args.chunk_bytes,
         capacity_chunks: args.capacity_chunks,
-        policy: args.policy,
-        seed: args.seed,
+        policy,
+        seed,
     };
     writeln!(
         out,
-        "{:.2} minutes over {} chunks of {} KiB, {}, seed {}",
-        args.minutes,
+        "{minutes:.2} minutes over {} chunks of {} KiB, {policy}, seed {seed}",
         args.capacity_chunks,
         args.chunk_bytes >> 10,
-        args.policy,
-        args.seed
     )?;
     let dir = place.below("store")?;
     let progress = progress_bar(duration.as_secs(), "seconds");
@@ -93,11 +133,11 @@ pub(crate) fn run(args: &SoakArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
     let SoakResult { samples, ledger, problems, .. } = &result;
     let results = Results {
         file_system: place.surroundings.file_system.clone(),
-        minutes: args.minutes,
+        minutes,
         chunk_bytes: args.chunk_bytes,
         capacity_chunks: args.capacity_chunks,
-        policy: args.policy.to_string(),
-        seed: args.seed,
+        policy: policy.to_string(),
+        seed,
         compared_bytes: ledger.compared.right_bytes,
         wrong_chunks: ledger.compared.wrong_chunks,
         growth_bytes: resident_growth(samples),
@@ -106,20 +146,14 @@ pub(crate) fn run(args: &SoakArgs, interrupt: &Interrupt) -> anyhow::Result<Outc
         samples,
     };
     write_report(&mut out, results, "soak-nvme", !interrupt.is_set())?;
-    Ok(match (problems.is_empty(), interrupt.is_set()) {
-        (false, _) => Outcome::Failed,
-        (true, true) => Outcome::Interrupted,
-        (true, false) => Outcome::Passed,
-    })
+    Ok(outcome(problems, interrupt))
 }
 
 fn print(out: &mut impl Write, args: &SoakArgs, result: &SoakResult) -> anyhow::Result<()> {
-    const ROWS: usize = 10;
     let mib = |chunks: u64| (chunks * u64::from(args.chunk_bytes)) >> 20;
     let mut table =
         new_table(["seconds", "loaded MiB", "offered MiB", "evicted", "RSS MiB", "files", "threads"]);
-    let skipped = result.samples.len().div_ceil(ROWS).max(1);
-    for sample in result.samples.iter().rev().step_by(skipped).collect::<Vec<_>>().into_iter().rev() {
+    for sample in some_of(&result.samples) {
         let or_unknown = |count: Option<u64>| count.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
         table.add_row([
             number_cell(format!("{:.1}", sample.seconds)),
@@ -144,13 +178,10 @@ fn print(out: &mut impl Write, args: &SoakArgs, result: &SoakResult) -> anyhow::
         Some(growth) => writeln!(out, "memory grew by {} KiB in the second half", growth / 1024)?,
         None => writeln!(out, "too short to tell whether memory grows")?,
     }
-    for problem in &result.problems {
-        writeln!(out, "FAILED: {problem}")?;
-    }
-    Ok(())
+    print_problems(out, &result.problems)
 }
 
-pub(crate) fn minutes(text: &str) -> Result<f64, String> {
+fn minutes(text: &str) -> Result<f64, String> {
     const MAX: f64 = 7.0 * 24.0 * 60.0;
     match text.parse::<f64>() {
         Ok(minutes) if minutes > 0.0 && minutes <= MAX => Ok(minutes),

@@ -2,24 +2,24 @@
 
 use std::{
     io::{Write, stdout},
-    path::PathBuf,
     time::Duration,
 };
 
 use clap::Args;
 use kvo_bench::{
-    Interrupt, new_table, number_cell,
-    nvme::Place,
-    progress_bar,
+    Interrupt, new_table, number_cell, progress_bar,
     soak::{
         EngineCounts, EngineSample, EngineSoakOptions, EngineSoakResult, LeftOver, growth_percent,
         memory_problems, run_engine_soak,
     },
 };
-use kvo_policies::PolicyKind;
 use serde::Serialize;
 
-use crate::{Outcome, soak_command::minutes, write_report};
+use crate::{
+    Outcome,
+    soak_command::{AnySoakArgs, outcome, print_problems, some_of},
+    write_report,
+};
 
 /// Keeps the mini-engine at capacity on a real store and a host device for minutes, while slots are in use, jobs of the
 /// store fail and are late, its file is overwritten, and requests are aborted, preempted and reset.
@@ -28,24 +28,14 @@ use crate::{Outcome, soak_command::minutes, write_report};
 /// warm-up, or if at the end a request, a pin, a block, a thread or a descriptor is left over.
 #[derive(Debug, Args)]
 pub(crate) struct SoakEngineArgs {
-    /// For how long
-    #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
-    minutes: f64,
-    /// Where to make the temporary directory of the store [default: that of the system]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    of_any: AnySoakArgs,
     /// Slots of the primary tier
     #[arg(long, value_name = "N", default_value = "96", value_parser = clap::value_parser!(u32).range(32..))]
     cpu_chunks: u32,
     /// Chunks that the store holds
     #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(64..))]
     nvme_chunks: u32,
-    /// Which chunk goes first
-    #[arg(long, value_name = "NAME", default_value = "lru")]
-    policy: PolicyKind,
-    /// Of the random choices
-    #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,20 +54,20 @@ struct Results<'a> {
 
 pub(crate) fn run(args: &SoakEngineArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut out = stdout();
-    let place = Place::new(args.dir.as_deref())?;
-    place.announce(&mut out)?;
-    let duration = Duration::from_secs_f64(args.minutes * 60.0);
+    let AnySoakArgs { minutes, policy, seed, .. } = args.of_any;
+    let place = args.of_any.place(&mut out)?;
+    let duration = args.of_any.duration();
     let options = EngineSoakOptions {
         duration,
         cpu_chunks: args.cpu_chunks,
         nvme_chunks: args.nvme_chunks,
-        policy: args.policy,
-        seed: args.seed,
+        policy,
+        seed,
     };
     writeln!(
         out,
-        "{:.2} minutes, {} slots, {} chunks in the store, {}, seed {}",
-        args.minutes, args.cpu_chunks, args.nvme_chunks, args.policy, args.seed
+        "{minutes:.2} minutes, {} slots, {} chunks in the store, {policy}, seed {seed}",
+        args.cpu_chunks, args.nvme_chunks
     )?;
     let dir = place.below("store")?;
     let before = LeftOver::now()?;
@@ -94,29 +84,23 @@ pub(crate) fn run(args: &SoakEngineArgs, interrupt: &Interrupt) -> anyhow::Resul
     let EngineSoakResult { samples, counts, problems } = &result;
     let results = Results {
         file_system: place.surroundings.file_system.clone(),
-        minutes: args.minutes,
+        minutes,
         cpu_chunks: args.cpu_chunks,
         nvme_chunks: args.nvme_chunks,
-        policy: args.policy.to_string(),
-        seed: args.seed,
+        policy: policy.to_string(),
+        seed,
         growth_percent: growth_percent(samples),
         counts,
         problems,
         samples,
     };
     write_report(&mut out, results, "soak-engine", !interrupt.is_set())?;
-    Ok(match (problems.is_empty(), interrupt.is_set()) {
-        (false, _) => Outcome::Failed,
-        (true, true) => Outcome::Interrupted,
-        (true, false) => Outcome::Passed,
-    })
+    Ok(outcome(problems, interrupt))
 }
 
 fn print(out: &mut impl Write, result: &EngineSoakResult) -> anyhow::Result<()> {
-    const ROWS: usize = 10;
     let mut table = new_table(["seconds", "answers", "RSS MiB"]);
-    let skipped = result.samples.len().div_ceil(ROWS).max(1);
-    for sample in result.samples.iter().rev().step_by(skipped).collect::<Vec<_>>().into_iter().rev() {
+    for sample in some_of(&result.samples) {
         table.add_row([
             number_cell(format!("{:.1}", sample.seconds)),
             number_cell(sample.answers),
@@ -151,8 +135,5 @@ fn print(out: &mut impl Write, result: &EngineSoakResult) -> anyhow::Result<()> 
         Some(percent) => writeln!(out, "memory changed by {percent:+.2} % after the warm-up")?,
         None => writeln!(out, "too short to tell whether memory grows")?,
     }
-    for problem in &result.problems {
-        writeln!(out, "FAILED: {problem}")?;
-    }
-    Ok(())
+    print_problems(out, &result.problems)
 }

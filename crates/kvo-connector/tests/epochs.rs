@@ -14,7 +14,7 @@ use kvo_connector::{
 use kvo_core::{BlockId, HostMemory, ManualClock, RequestId, SecondaryTier, SlotId};
 use kvo_cpu::{CpuManager, CpuOptions, HostRegion, RegionOptions};
 use kvo_cuda::Fingerprint;
-use kvo_nvme::{NvmeOptions, NvmeStore};
+use kvo_nvme::{Inspection, NvmeOptions, NvmeStore};
 use kvo_policies::Lru;
 use kvo_tiering::{MemoryTier, MemoryTierWorker, TieringManager, TieringOptions};
 
@@ -274,6 +274,34 @@ fn slots_are_wiped_after_a_reset_while_requests_go_on() {
     let _ = engine.connector.request_finished(id).unwrap();
     engine.settle(|| lower.run_queued());
     assert_eq!(engine.serve(9, || lower.run_queued()), [2, 2]);
+}
+
+/// The disk's share of that: the tiers are shut down, the store is wiped, and a connector for the new weights is made. The
+/// process goes on.
+#[test]
+fn a_store_is_wiped_between_two_epochs() {
+    let dir = tempfile::tempdir().unwrap();
+    // None but those that were stored.
+    let runs_of = |byte: u8| {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        let bytes = files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap());
+        bytes.collect::<Vec<_>>().windows(64).filter(|run| run.iter().all(|of| *of == byte)).count()
+    };
+    let mut engine = Engine::over_store(dir.path(), 1);
+    assert_eq!(engine.serve(0xa1, || 0), []);
+    let (flush, left) = engine.connector.shut_down(Duration::from_secs(10));
+    assert!(flush.loads_void.is_empty() && left.is_clean(), "{left:?}");
+    assert!(runs_of(0xa1) > 0, "what was shut down is still there");
+    // The connector of before may be there still: its store has let go of the files.
+    assert!(Inspection::open(&[dir.path().into()]).unwrap().wipe(&mut |_| true).unwrap());
+    assert_eq!(runs_of(0xa1), 0);
+    let mut next = Engine::over_store(dir.path(), 2);
+    drop(engine);
+    assert_eq!(next.serve(0xa2, || 0), []);
+    let _ = next.connector.reset();
+    assert_eq!(next.serve(9, || 0), [0xa2, 0xa2]);
+    next.connector.reset_to(1).unwrap();
+    assert_eq!(next.serve(9, || 0), []);
 }
 
 #[test]
