@@ -91,8 +91,9 @@ impl Engine {
             self.collect(random);
             self.connector.build_step(&StepInput::default()).expect("it does nothing");
             let tiers = self.connector.manager().inner.stats().tiers;
-            let is_held = tiers.iter().any(|tier| tier.held_slots > 0);
-            if self.connector.stats().open_copies == 0 && !self.connector.has_pending_work() && !is_held {
+            // Nobody waits for those that are overdue, or for slots.
+            let are_open = tiers.iter().any(|tier| tier.active_jobs + tier.held_slots > 0);
+            if self.connector.stats().open_copies == 0 && !self.connector.has_pending_work() && !are_open {
                 break;
             }
         }
