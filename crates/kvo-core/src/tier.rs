@@ -83,7 +83,8 @@ pub trait SecondaryTier: Send {
     /// nothing is found. What has ended by then is reported by the next [`poll`](Self::poll), and so is, as failed, what has
     /// not; its slots stay held.
     ///
-    /// A tier that has ended does nothing when it is called again; one that could not end tries again.
+    /// A tier that has ended does nothing when it is called again; one that could not end tries again. Without one of its own
+    /// a tier has nothing to end: it goes on, and nobody asks it.
     ///
     /// # Errors
     /// Why it is not ended well, as the tier says it. Memory that its I/O may still touch is not let go.
@@ -154,6 +155,9 @@ pub struct TierCompletion {
     /// Slots of the job that the tier's I/O may still touch, in any order, without repeats; empty as a rule. Their
     /// chunks are among those that failed, and [`SecondaryTier::take_released`] lets each slot go, once.
     pub held: Vec<SlotId>,
+    /// How many chunks were copied, if not all that arrived: those of a write that the tier had already are not. By this and
+    /// the time it took a tier is called slow.
+    pub copied: Option<usize>,
 }
 
 /// A slot that a tier held on to after it had reported the job, and lets go: its I/O touches it no more.
@@ -202,8 +206,14 @@ impl TierCompletion {
         Self { held, ..self }
     }
 
+    /// The same, and so many chunks were copied.
+    #[must_use]
+    pub fn with_copied(self, num: usize) -> Self {
+        Self { copied: Some(num), ..self }
+    }
+
     fn new(job: JobId, outcome: TierOutcome) -> Self {
-        Self { job, outcome, held: Vec::new() }
+        Self { job, outcome, held: Vec::new(), copied: None }
     }
 }
 

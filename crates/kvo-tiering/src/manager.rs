@@ -167,8 +167,7 @@ impl<P: CachePolicy> TieringManager<P> {
         self.promotions_held = true;
         let mut settled = BTreeMap::new();
         for (id, request) in &mut self.requests {
-            request.open_stores = 0;
-            request.parked.clear();
+            request.reset();
             if request.is_settled() {
                 settled.insert(request.arrival, *id);
             }
@@ -281,11 +280,15 @@ impl<P: CachePolicy> TieringManager<P> {
         let num_chunks = (self.requests.len() > 1).then_some(chunks.len());
         for tier in (0..self.tiers.all.len()).filter(|tier| wants.contains(*tier)) {
             let is_cut_off =
-                of.find(&mut self.requests).is_some_and(|request| request.cut_off.contains(tier));
+                of.find(&mut self.requests).is_some_and(|request| request.is_cut_off(tier, chunks));
             let jobs_max = self.options.inflight_cascades_max;
+            if !is_cut_off && !self.tiers.may_pin(tier, num_chunks) {
+                // Some may have ended since.
+                self.poll();
+            }
             if is_cut_off || !self.tiers.may_write(tier, num_chunks, jobs_max, now) {
                 self.tiers.all[tier].stats.cascades_throttled += 1;
-                self.cut_off(of, tier);
+                self.cut_off(of, tier, chunks);
                 continue;
             }
             let mut holds = Vec::with_capacity(chunks.len());
@@ -298,18 +301,17 @@ impl<P: CachePolicy> TieringManager<P> {
                         .release(hold, TransferResult::Failed)
                         .expect("the holds of cascades are the primary's own");
                 }
-                self.cut_off(of, tier);
+                self.cut_off(of, tier, chunks);
+            } else if let Some(request) = of.find(&mut self.requests) {
+                request.goes_on(tier);
             }
         }
     }
 
-    /// A cascade of the request did not reach a tier. A tier that wants all its chunks is given them again with the
-    /// next offer; for any other, the rest of the request would be a tail without its head.
-    fn cut_off(&mut self, of: Owner, tier: usize) {
-        if let Some(request) = of.find(&mut self.requests)
-            && !request.wants_all.contains(tier)
-        {
-            request.cut_off.insert(tier);
+    /// A cascade of the request did not reach a tier: the rest would be a tail without its head there.
+    fn cut_off(&mut self, of: Owner, tier: usize, chunks: &[(OffloadKey, Option<u32>)]) {
+        if let (Some(request), Some((first, _))) = (of.find(&mut self.requests), chunks.first()) {
+            request.cut_off(tier, *first);
         }
     }
 
@@ -375,7 +377,8 @@ impl<P: CachePolicy> TieringManager<P> {
 
     /// The request runs, or is over: what was promoted for it and it has not loaded is nobody's in particular.
     fn stop_waiting(&mut self, id: RequestId) {
-        if let Some(request) = self.requests.get(&id) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.retries.clear();
             self.turns.end_all(request.arrival);
         }
     }
@@ -428,7 +431,16 @@ impl<P: CachePolicy> OffloadManager for TieringManager<P> {
         }
         match self.primary.lookup(req, key) {
             LookupResult::Miss => self.lookup_below(req, key),
-            found => found,
+            found => {
+                // It waits for what is on its way to it, and for what is to come behind that.
+                if found == LookupResult::HitPending
+                    && self.turns.are_any_waiting()
+                    && let Some(request) = self.requests.get(&req.id())
+                {
+                    self.turns.still_asks(request.arrival, self.last);
+                }
+                found
+            }
         }
     }
 

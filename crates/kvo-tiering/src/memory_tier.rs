@@ -243,6 +243,8 @@ impl<P: CachePolicy> MemoryTier<P> {
 
     fn end(&mut self, ended: Ended) -> Option<TierCompletion> {
         let mut open = self.open.remove(&ended.id)?;
+        let num_copied = open.reads.len() + open.writes.len();
+        let has_some = !open.relies_on.is_empty();
         for slot in open.reads {
             let entry = &mut self.entries[slot.0 as usize];
             entry.reads -= 1;
@@ -267,7 +269,8 @@ impl<P: CachePolicy> MemoryTier<P> {
         let is_ready =
             |key: &OffloadKey| self.index.get(key).is_some_and(|slot| self.entries[slot.0 as usize].ready);
         open.failed.extend(open.relies_on.into_iter().filter(|key| !is_ready(key)));
-        Some(TierCompletion::except(ended.id, open.failed))
+        let completion = TierCompletion::except(ended.id, open.failed);
+        Some(if has_some { completion.with_copied(num_copied) } else { completion })
     }
 }
 
@@ -330,8 +333,12 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
             }
         }
         // The worker is gone, and every byte with it.
-        done.extend(self.open.drain().map(|(id, _)| TierCompletion::failed(id)));
-        for (key, slot) in self.index.drain() {
+        let mut open: Vec<JobId> = self.open.drain().map(|(id, _)| id).collect();
+        open.sort_unstable();
+        done.extend(open.into_iter().map(TierCompletion::failed));
+        let mut index: Vec<_> = self.index.drain().collect();
+        index.sort_unstable();
+        for (key, slot) in index {
             if self.entries[slot.0 as usize].ready {
                 push_event(&mut self.events, &self.name, EventKind::Removed, key);
             }

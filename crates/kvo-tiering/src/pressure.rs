@@ -29,21 +29,23 @@ use crate::TieringConfigError;
 /// [`TieringOptions`](crate::TieringOptions). Each can be left out by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PressureOptions {
-    /// Percent of the primary's slots for chunks that were promoted, or are being, until a load of them is over. A request
-    /// that is the only one may have all slots. Of several, the oldest that waits may have that share, others only as long as half of it is left. Beyond that a lookup answers
-    /// [`Retry`](kvo_core::LookupResult::Retry); one of the oldest, when nothing of it comes back by itself,
-    /// [`Miss`](kvo_core::LookupResult::Miss): its prefix is loaded as far as there is room. A request that loads or stores
-    /// anything waits no more, and what was promoted for it beside that does not count.
+    /// Percent of the primary's slots for chunks that were promoted, or are being, until a load of them is over. Of several
+    /// requests, the oldest that waits may have that share, others only as long as half of it is left; one that is alone may
+    /// have all slots. Each tier may have its part of the share on the way, and what it never brings, or does not let go,
+    /// counts for that. Beyond it a lookup answers [`Retry`](kvo_core::LookupResult::Retry); where nothing comes back by
+    /// itself, [`Miss`](kvo_core::LookupResult::Miss): a prefix is loaded as far as there is room. A request that loads or
+    /// stores anything waits no more, and what was promoted for it beside that does not count.
     pub promotion_share: Option<u8>,
-    /// How long a promoted chunk counts for that share if its request neither loads nor asks; and how long a chunk that
-    /// was evicted before anyone had loaded it is not promoted again.
+    /// How long a promoted chunk counts for that share if its request neither loads nor asks for what is not here; how long a
+    /// chunk that was evicted before anyone had loaded it is not promoted again; and after how long a lookup is no longer the
+    /// same as the one before, for its deadline.
     pub unread_max: Duration,
     /// Percent of the primary's slots that cascades may pin, in equal parts for the tiers, while there is more than one
     /// request. One job may always go.
     pub cascade_share: Option<u8>,
     /// How slow a tier may write before cascades to it are left out.
     pub writes: Option<Watermarks>,
-    /// How slow a tier may read before its promotions are left out: lookups of a request then miss there.
+    /// How slow a tier may read before its promotions are left out: what it has is then a miss for some requests.
     pub reads: Option<Watermarks>,
     /// How long a job may go unreported. Then its tier is fenced off, and the chunks that it was to bring are given up:
     /// their slots stay parked until the tier reports the job. It is longer than any deadline that the tier has itself.
@@ -54,8 +56,8 @@ pub struct PressureOptions {
     pub pause: Duration,
     /// and at most this long.
     pub pause_max: Duration,
-    /// How long lookups of a chunk may answer [`Retry`](kvo_core::LookupResult::Retry) to a request. After that it is a
-    /// miss for that request.
+    /// How long lookups of a chunk may answer [`Retry`](kvo_core::LookupResult::Retry) to a request that asks all the time.
+    /// After that it is a miss for that request.
     pub lookup_deadline: Option<Duration>,
 }
 
@@ -63,8 +65,8 @@ pub struct PressureOptions {
 /// job of less counts as one MiB, one that fails as if it had been as slow as the upper mark; jobs that are still open
 /// count by their age.
 ///
-/// Above the upper mark requests are left out: of as many as the time lies between the marks, and at most nine of ten, so
-/// that it is known when the tier is fast again. That lasts until the time is below the lower mark.
+/// Above the upper mark cascades are left out, and with each what the request stores behind it; or reads of requests: of as
+/// many as the time lies between the marks, and at most nine of ten, so that it is known when the tier is fast again. That lasts until the time is below the lower mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Below this a tier is fast again.

@@ -74,7 +74,7 @@ pub struct TieringStats {
     /// Promoted chunks, here or on their way, that nobody has loaded yet: those that count for
     /// [`promotion_share`](PressureOptions::promotion_share).
     pub chunks_unread: u64,
-    /// Lookups that a tier had been looking for too long.
+    /// Lookups that were to be asked again for too long: a tier was looking, or older requests came first.
     pub lookups_expired: u64,
     /// Requests that are running, or finished with transfers of theirs still to come.
     pub open_requests: usize,

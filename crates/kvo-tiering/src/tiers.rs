@@ -36,6 +36,8 @@ struct Way {
     jobs: u32,
     /// Their chunks that are not let go.
     chunks: usize,
+    /// Of them, those of jobs that are overdue, and those that are held: nobody knows whether they ever come back.
+    stuck: usize,
 }
 
 impl Way {
@@ -111,6 +113,8 @@ pub(crate) struct EndedJob {
     pub(crate) outcome: TierOutcome,
     /// Slots of the job that the tier may still touch, in ascending order.
     held: Vec<SlotId>,
+    /// Chunks that were copied.
+    copied: usize,
 }
 
 /// A job that a tier has reported, and some of whose slots it may still touch.
@@ -125,12 +129,13 @@ struct LateJob {
 
 impl EndedJob {
     fn new(job: OpenJob, report: TierCompletion) -> Self {
-        let TierCompletion { job: id, mut outcome, mut held } = report;
+        let TierCompletion { job: id, mut outcome, mut held, copied } = report;
+        let copied = copied.unwrap_or(job.holds.len());
         if let TierOutcome::Partial { failed } = &mut outcome {
             failed.sort_unstable();
         }
         held.sort_unstable();
-        Self { id, job, outcome, held }
+        Self { id, job, outcome, held, copied }
     }
 
     /// Whether the tier may still touch this slot of the job.
@@ -216,6 +221,7 @@ impl Tiers {
             begun: VecDeque::new(),
             jobs: 0,
             chunks: 0,
+            stuck: 0,
         };
         let cascade_chunks_max = pressure.cascade_share.map(|percent| {
             let chunks = u64::from(num_slots) * u64::from(percent) / 100 / tiers.len().max(1) as u64;
@@ -244,8 +250,15 @@ impl Tiers {
         }
     }
 
+    /// Whether cascades to a tier may pin so many chunks more, if they are to be counted.
+    pub(crate) fn may_pin(&self, tier: usize, num_chunks: Option<usize>) -> bool {
+        let pinned = self.all[tier].writes.chunks;
+        let bound = self.cascade_chunks_max.zip(num_chunks);
+        bound.is_none_or(|(max, more)| pinned == 0 || pinned.saturating_add(more) <= max)
+    }
+
     /// Whether a cascade is to go to a tier: it is not fenced off, not too slow, and has room for it among the jobs that it
-    /// may have in flight and the chunks that it may pin, if so many more are to be counted.
+    /// may have in flight and the chunks that it [may pin](Self::may_pin).
     pub(crate) fn may_write(
         &mut self,
         tier: usize,
@@ -253,12 +266,9 @@ impl Tiers {
         jobs_max: u32,
         now: Duration,
     ) -> bool {
+        let may_pin = self.may_pin(tier, num_chunks);
         let way = &mut self.all[tier].writes;
-        let has_room = self
-            .cascade_chunks_max
-            .zip(num_chunks)
-            .is_none_or(|(max, more)| way.chunks == 0 || way.chunks.saturating_add(more) <= max);
-        if !has_room || way.jobs >= jobs_max || !way.gate.lets_through(now) {
+        if !may_pin || way.jobs >= jobs_max || !way.gate.lets_through(now) {
             return false;
         }
         let oldest = way.oldest(&self.open, self.chunk_bytes, now);
@@ -268,6 +278,13 @@ impl Tiers {
     /// Whether a tier may be asked for chunks, as far as it is fenced off.
     pub(crate) fn may_read(&self, tier: usize, now: Duration) -> bool {
         self.all[tier].reads.gate.lets_through(now)
+    }
+
+    /// Chunks that a tier is to bring, or may be bringing still; and those of them of which nobody knows whether they ever
+    /// come back.
+    pub(crate) fn being_read(&self, tier: usize) -> (usize, usize) {
+        let Way { chunks, stuck, .. } = &self.all[tier].reads;
+        (*chunks, *stuck)
     }
 
     /// Whether only one more job may go to fetch chunks from a tier, to try it.
@@ -298,6 +315,7 @@ impl Tiers {
                     tier.stats.jobs_overdue += 1;
                     let job = self.open.get_mut(&id).expect("only open jobs are overdue");
                     job.is_overdue = true;
+                    tier.way(direction).stuck += job.holds.len();
                     self.num_overdue += 1;
                     let jobs_overdue = tier.stats.jobs_overdue;
                     job.span.in_scope(|| {
@@ -436,6 +454,7 @@ impl Tiers {
         let holds = late.holds.remove(&released.slot)?;
         let way = self.all[tier].way(late.direction);
         way.chunks -= holds.len();
+        way.stuck -= holds.len();
         if late.holds.is_empty()
             && let Some(LateJob { span, .. }) = self.late.remove(&released.job)
         {
@@ -503,9 +522,17 @@ impl Tiers {
             if way.gate.on_done(ended.id) {
                 way.gauge.restart();
             }
-            way.gauge.took(job.holds.len() as u64 * self.chunk_bytes, time);
+            // That nothing had to be copied says nothing of how fast it would have been.
+            if ended.copied > 0 {
+                way.gauge.took(ended.copied as u64 * self.chunk_bytes, time);
+            }
         }
-        way.chunks -= job.holds.iter().filter(|hold| !ended.is_held(hold.slot())).count();
+        let num_held = job.holds.iter().filter(|hold| ended.is_held(hold.slot())).count();
+        way.chunks -= job.holds.len() - num_held;
+        way.stuck += num_held;
+        if job.is_overdue {
+            way.stuck -= job.holds.len();
+        }
         if ended.held.is_empty() {
             way.jobs -= 1;
             job.span.in_scope(|| tracing::debug!(num_failed, "ended"));

@@ -207,13 +207,15 @@ fn a_request_that_is_the_only_one_may_have_every_slot() {
     let all = range(0..100);
     bench.world.put(0, &all);
     let mut req = begin(&mut bench.manager, 1);
-    let found = lookups(&mut bench.manager, &mut req, &all);
-    assert!(
-        found[..64].iter().all(|result| *result == HitPending)
-            && found[64..].iter().all(|result| *result == Miss)
-    );
-    bench.manager.on_schedule_end();
-    bench.end_all(done);
+    // So many at once that a tier which hangs does not take all of them.
+    for (round, all_found) in [(0, [HitPending, Retry, Retry]), (1, [Hit, HitPending, Miss])] {
+        let found = lookups(&mut bench.manager, &mut req, &all);
+        for (part, expected) in [&found[..32], &found[32..64], &found[64..]].into_iter().zip(all_found) {
+            assert!(part.iter().all(|result| *result == expected), "round {round}: {found:?}");
+        }
+        bench.manager.on_schedule_end();
+        bench.end_all(done);
+    }
     assert_eq!(
         lookups(&mut bench.manager, &mut req, &all[64..]),
         [Miss; 36],
@@ -270,6 +272,102 @@ fn a_request_that_asks_no_more_gives_up_its_turn() {
     check_quiet(&bench.manager);
 }
 
+/// B07 and B60: it takes its part of the primary, however often it is tried, and lets others have theirs.
+#[test]
+fn a_tier_that_never_brings_anything_takes_no_more_than_its_part_and_the_other_tier_serves() {
+    for alone in [true, false] {
+        let specs = [Spec::chunk_level("hangs"), Spec::chunk_level("serves")];
+        let mut bench = bench_over(64, &specs, Lru::new(64), PressureOptions::default());
+        bench.world.put(0, &range(0..10_000));
+        let mut others = Vec::new();
+        for n in 0..40 {
+            let mut req = begin(&mut bench.manager, n);
+            let found = lookups(&mut bench.manager, &mut req, &range(n * 100..n * 100 + 64));
+            assert!(n > 0 || found[0] == HitPending);
+            bench.step_after(61 * SECOND);
+            if alone {
+                finish(&mut bench.manager, &mut req);
+            } else {
+                others.push(req);
+            }
+        }
+        let counts = check_sound(&bench.manager);
+        assert_eq!(counts.pending, 16, "half of the share: {counts:?}");
+        // The other one has what it takes.
+        bench.world.put(1, &range(20_000..20_100));
+        let mut req = begin(&mut bench.manager, 100);
+        assert_eq!(bench.manager.lookup(&mut req, &key(20_000)), HitPending);
+        others.push(req);
+        for mut req in others {
+            finish(&mut bench.manager, &mut req);
+        }
+        // What hung has come back: its slots are free, and it is tried again.
+        bench.manager.on_schedule_end();
+        bench.end_all(done);
+        bench.step_after(61 * SECOND);
+        let mut req = begin(&mut bench.manager, 200);
+        assert_eq!(bench.manager.lookup(&mut req, &key(9_000)), HitPending);
+        finish(&mut bench.manager, &mut req);
+        bench.manager.on_schedule_end();
+        bench.end_all(done);
+        check_quiet(&bench.manager);
+    }
+}
+
+#[test]
+fn a_request_that_asks_for_what_is_on_its_way_keeps_its_turn() {
+    let specs = [Spec::chunk_level("fast"), Spec::chunk_level("slow")];
+    let mut bench = bench_over(8, &specs, Lru::new(8), PressureOptions::default());
+    bench.world.put(0, &keys([1, 2, 11]));
+    bench.world.put(1, &keys([3]));
+    let [mut first, mut second] = [1, 2].map(|id| begin(&mut bench.manager, id));
+    assert_eq!(lookups(&mut bench.manager, &mut first, &keys([1, 2, 3])), [HitPending; 3]);
+    bench.manager.on_schedule_end();
+    for (tier, job) in bench.world.open_jobs().into_iter().filter(|(tier, _)| *tier == 0) {
+        bench.world.report(tier, done(&job));
+    }
+    for _ in 0..6 {
+        bench.step_after(SECOND);
+        assert_eq!(lookups(&mut bench.manager, &mut first, &keys([1, 2, 3])), [Hit, Hit, HitPending]);
+        assert_eq!(bench.manager.lookup(&mut second, &key(11)), Retry, "the first one waits still");
+    }
+    bench.end_all(done);
+    assert_eq!(lookups(&mut bench.manager, &mut first, &keys([1, 2, 3])), [Hit; 3]);
+    for mut req in [first, second] {
+        finish(&mut bench.manager, &mut req);
+    }
+    check_quiet(&bench.manager);
+}
+
+#[test]
+fn time_in_which_nobody_looks_for_a_chunk_does_not_count_for_its_deadline() {
+    let pressure = PressureOptions { lookup_deadline: Some(10 * SECOND), ..PressureOptions::NONE };
+    let specs = [Spec { async_lookup: true, ..Spec::chunk_level("remote") }];
+    let mut bench = bench_over(4, &specs, Lru::new(4), pressure);
+    bench.world.put(0, &keys([1, 2]));
+    let mut req = begin(&mut bench.manager, 1);
+    assert_eq!(lookups(&mut bench.manager, &mut req, &keys([1, 2])), [Retry; 2]);
+    // It runs, and is preempted much later.
+    bench.clock.advance(9 * SECOND);
+    store(&mut bench.manager, &mut req, &keys([11]));
+    bench.clock.advance(2 * SECOND);
+    assert_eq!(bench.manager.lookup(&mut req, &key(1)), Retry);
+    // Or it does neither for a while.
+    bench.clock.advance(60 * SECOND);
+    assert_eq!(bench.manager.lookup(&mut req, &key(1)), Retry);
+    for _ in 0..9 {
+        bench.clock.advance(SECOND);
+        assert_eq!(bench.manager.lookup(&mut req, &key(1)), Retry);
+    }
+    bench.clock.advance(SECOND);
+    assert_eq!(bench.manager.lookup(&mut req, &key(1)), Miss);
+    assert_eq!(bench.manager.stats().lookups_expired, 1);
+    finish(&mut bench.manager, &mut req);
+    bench.manager.on_schedule_end();
+    bench.end_all(done);
+    check_quiet(&bench.manager);
+}
+
 #[test]
 fn what_was_evicted_unread_is_not_brought_up_again_for_its_request_nor_at_once_for_another() {
     let mut bench = bench(4, PressureOptions::default());
@@ -306,6 +404,8 @@ fn a_reset_ends_all_turns() {
     bench.manager.reset_cache();
     bench.manager.on_reset_flushed();
     assert_eq!(bench.manager.stats().chunks_unread, 0);
+    assert_eq!(bench.manager.lookup(&mut second, &key(11)), Retry, "the tier still has the slots");
+    bench.end_all(done);
     assert_eq!(bench.manager.lookup(&mut second, &key(11)), HitPending);
     bench.manager.on_schedule_end();
     bench.end_all(done);
@@ -546,6 +646,25 @@ fn of_cascades_to_a_tier_so_many_are_left_out_as_it_is_slow_and_none_once_it_is_
     gone(&mut bench, 10 * SECOND / 1000, 700..800);
     assert_eq!(gone(&mut bench, 10 * SECOND / 1000, 800..850), 50);
     check_quiet(&bench.manager);
+}
+
+#[test]
+fn a_job_that_had_nothing_to_copy_does_not_make_a_slow_tier_fast() {
+    let marks = Watermarks { low: SECOND / 10, high: 3 * SECOND };
+    let pressure = PressureOptions { writes: Some(marks), ..PressureOptions::NONE };
+    let mut bench = bench(64, pressure);
+    for n in 0..20 {
+        bench.cascades(n);
+        bench.manager.on_schedule_end();
+        bench.clock.advance(SECOND);
+        bench.end_all(done);
+    }
+    let slow = bench.tier().write_per_mib;
+    for n in 20..60 {
+        bench.cascades(n);
+        bench.end_all(|job| done(job).with_copied(0));
+    }
+    assert_eq!(bench.tier().write_per_mib, slow);
 }
 
 #[test]

@@ -162,17 +162,76 @@ fn a_cascade_too_many_is_left_out_and_pins_nothing() {
 /// B05: what lies in a tier behind a missing head can never be matched.
 #[test]
 fn after_a_cascade_that_was_left_out_a_tier_gets_no_more_of_the_request() {
+    for spec in [Spec::chunk_level("a"), Spec::request_level("a")] {
+        let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
+        let (mut manager, world) = manager_with(4, &[spec], options);
+        let mut req = begin(&mut manager, 1);
+        store(&mut manager, &mut req, &[key(1)]);
+        store(&mut manager, &mut req, &[key(2)]);
+        serve(&mut manager, &world);
+        store(&mut manager, &mut req, &[key(3)]);
+        assert_eq!(world.new_jobs().len(), 1, "keys 2 and 3 stay above");
+        assert_eq!(manager.stats().tiers[0].cascades_throttled, 2);
+        finish(&mut manager, &mut req);
+        serve(&mut manager, &world);
+        check_quiet(&manager);
+    }
+}
+
+/// B05: as soon as the head is offered again, which an engine does for a request that begins anew, all goes on.
+#[test]
+fn a_request_that_was_cut_off_goes_on_where_it_was() {
+    let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
+    let (mut manager, world) = manager_with(4, &[Spec::request_level("a")], options);
+    let mut req = begin(&mut manager, 1);
+    store(&mut manager, &mut req, &[key(1)]);
+    store(&mut manager, &mut req, &[key(2)]);
+    serve(&mut manager, &world);
+    world.new_jobs();
+    let job_of = |world: &World| world.new_jobs().into_iter().flat_map(|(_, job)| job.chunks);
+    let _ = manager.prepare_store(&mut req, &[key(1)]).unwrap();
+    assert_eq!(job_of(&world).count(), 0, "it has that one");
+    let _ = manager.prepare_store(&mut req, &keys([1, 2])).unwrap();
+    assert_eq!(job_of(&world).map(|chunk| chunk.key).collect::<Vec<_>>(), keys([1, 2]));
+    serve(&mut manager, &world);
+    store(&mut manager, &mut req, &[key(3)]);
+    assert_eq!(job_of(&world).map(|chunk| chunk.key).collect::<Vec<_>>(), keys([3]));
+    serve(&mut manager, &world);
+    finish(&mut manager, &mut req);
+    check_quiet(&manager);
+}
+
+/// B55: after a reset everything is offered again, head first.
+#[test]
+fn a_request_that_was_cut_off_goes_on_after_a_reset() {
     let options = TieringOptions { inflight_cascades_max: 1, ..unbounded() };
     let (mut manager, world) = manager_with(4, &[Spec::chunk_level("a")], options);
     let mut req = begin(&mut manager, 1);
     store(&mut manager, &mut req, &[key(1)]);
     store(&mut manager, &mut req, &[key(2)]);
     serve(&mut manager, &world);
-    store(&mut manager, &mut req, &[key(3)]);
-    assert_eq!(world.new_jobs().len(), 1, "keys 2 and 3 stay above");
-    assert_eq!(manager.stats().tiers[0].cascades_throttled, 2);
+    manager.reset_cache();
+    manager.on_reset_flushed();
+    world.new_jobs();
+    store(&mut manager, &mut req, &keys([1, 2]));
+    assert_eq!(world.new_job().chunks.len(), 2);
     finish(&mut manager, &mut req);
     serve(&mut manager, &world);
+    check_quiet(&manager);
+}
+
+#[test]
+fn a_finished_request_that_only_waited_to_be_cascaded_is_over_when_tiers_end() {
+    let (mut manager, world) = manager(4, &[Spec::request_level("a")]);
+    let [mut first, mut second] = [1, 2].map(|id| begin(&mut manager, id));
+    let job = offer(&mut manager, &mut first, &[key(1)]);
+    let _ = manager.prepare_store(&mut second, &[key(1)]).unwrap();
+    finish(&mut manager, &mut second);
+    assert_eq!(world.finishes(0, RequestId(2)), 0);
+    manager.shut_down(Duration::ZERO);
+    assert_eq!(world.finishes(0, RequestId(2)), 1);
+    stored(&mut manager, job.token);
+    finish(&mut manager, &mut first);
     check_quiet(&manager);
 }
 

@@ -83,7 +83,13 @@ impl<P: CachePolicy> TieringManager<P> {
         now: Duration,
     ) -> LookupResult {
         let is_alone = self.requests.len() == 1;
-        match self.turns.ask(of, is_alone, key, now) {
+        let (in_flight, stuck) = self.tiers.being_read(tier);
+        let queued = self.queued.iter().filter(|queued| queued.tier == tier).count();
+        let grant = match self.turns.ask(of, is_alone, key, now) {
+            Grant::Now => self.turns.ask_of_tier(in_flight + queued, stuck, self.tiers.all.len()),
+            refused => refused,
+        };
+        match grant {
             Grant::Now => {}
             Grant::Later => {
                 self.stats.promotions_put_off += 1;
@@ -124,8 +130,13 @@ impl<P: CachePolicy> TieringManager<P> {
         else {
             return LookupResult::Retry;
         };
-        let since = *request.retries.entry(*key).or_insert(now);
-        if now.saturating_sub(since) < deadline {
+        let (since, last) = request.retries.entry(*key).or_insert((now, now));
+        if now.saturating_sub(*last) >= self.options.pressure.unread_max {
+            // It did not wait for it meanwhile.
+            *since = now;
+        }
+        *last = now;
+        if now.saturating_sub(*since) < deadline {
             return LookupResult::Retry;
         }
         request.failed.insert(*key);

@@ -21,7 +21,10 @@ impl<P: CachePolicy> TieringManager<P> {
         for request in self.requests.values_mut() {
             request.parked.clear();
         }
-        self.parking.clear();
+        // Some waited for nothing else.
+        for id in std::mem::take(&mut self.parking).into_values() {
+            self.finalise_if_settled(id);
+        }
         let (start, mut tiers_failed) = (self.now(), Vec::new());
         for index in 0..self.tiers.all.len() {
             let left = timeout.saturating_sub(self.now().saturating_sub(start));

@@ -23,6 +23,8 @@ pub(crate) struct Gate {
     pause_max: Duration,
     state: State,
     times_shut: u64,
+    /// Jobs before this one, which has opened it, say how the tier was.
+    first: JobId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,7 @@ impl Gate {
             pause_max: options.pause_max,
             state: State::Passing { failures: 0 },
             times_shut: 0,
+            first: JobId(0),
         }
     }
 
@@ -84,6 +87,7 @@ impl Gate {
             State::Passing { failures } => *failures = 0,
             State::Trying { job: trying, .. } if *trying == job => {
                 self.state = State::Passing { failures: 0 };
+                self.first = job;
                 return true;
             }
             State::Trying { .. } | State::Shut { .. } => {}
@@ -93,9 +97,9 @@ impl Gate {
 
     pub(crate) fn on_failed(&mut self, job: JobId, now: Duration) {
         match self.state {
-            State::Passing { .. } => self.count_failure(now),
+            State::Passing { .. } if job >= self.first => self.count_failure(now),
             State::Trying { job: trying, pause } if trying == job => self.shut(pause.saturating_mul(2), now),
-            State::Trying { .. } | State::Shut { .. } => {}
+            State::Passing { .. } | State::Trying { .. } | State::Shut { .. } => {}
         }
     }
 
@@ -111,9 +115,9 @@ impl Gate {
     /// A job has gone unreported for too long.
     pub(crate) fn on_overdue(&mut self, job: JobId, now: Duration) {
         match self.state {
-            State::Passing { .. } => self.shut(self.pause, now),
+            State::Passing { .. } if job >= self.first => self.shut(self.pause, now),
             State::Trying { job: trying, pause } if trying == job => self.shut(pause.saturating_mul(2), now),
-            State::Trying { .. } | State::Shut { .. } => {}
+            State::Passing { .. } | State::Trying { .. } | State::Shut { .. } => {}
         }
     }
 

@@ -162,6 +162,24 @@ fn a_pause_doubles_up_to_its_longest_and_is_short_again_after_a_success() {
 }
 
 #[test]
+fn what_a_tier_was_given_before_it_was_fenced_off_says_nothing_once_it_is_back() {
+    let now = Duration::from_secs(100);
+    let mut gate = Gate::new(&PressureOptions { failures_max: Some(1), ..PressureOptions::default() });
+    for job in 1..=5 {
+        gate.on_taken(JobId(job));
+    }
+    gate.on_failed(JobId(1), Duration::ZERO);
+    gate.on_taken(JobId(6));
+    assert!(gate.on_done(JobId(6)));
+    gate.on_failed(JobId(2), now);
+    gate.on_overdue(JobId(3), now);
+    assert!(!gate.is_fenced());
+    gate.on_taken(JobId(7));
+    gate.on_overdue(JobId(7), now);
+    assert!(gate.is_fenced());
+}
+
+#[test]
 fn a_gauge_that_is_not_watched_leaves_nothing_out() {
     let mut gauge = Gauge::new(None);
     gauge.took(1, Duration::from_secs(1_000));

@@ -100,6 +100,30 @@ impl Turns {
         self.unread.len()
     }
 
+    /// Whether a tier that is to bring so many chunks, of which `stuck` may never come back, may be asked for another one: of
+    /// the slots for such chunks each of `num_tiers` has its part, so that one that hangs does not take all of them. That
+    /// holds for a request that is alone, too.
+    pub(crate) fn ask_of_tier(&self, in_flight: usize, stuck: usize, num_tiers: usize) -> Grant {
+        let Some(slots_max) = self.slots_max else { return Grant::Now };
+        let of_tier = (slots_max / num_tiers.max(1)).max(1);
+        match () {
+            () if stuck >= of_tier => Grant::Never,
+            () if in_flight >= of_tier => Grant::Later,
+            () => Grant::Now,
+        }
+    }
+
+    pub(crate) fn are_any_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// A request asks for what is under way.
+    pub(crate) fn still_asks(&mut self, arrival: u64, now: Duration) {
+        if let Some(waiting) = self.waiting.get_mut(&arrival) {
+            waiting.active_at = now;
+        }
+    }
+
     /// Whether a chunk that a tier has may be promoted for a request, which may be alone: then there is nobody to leave
     /// room for. Costs the same whatever it answers, but for the first refusal of a step, which looks through the requests
     /// that wait.

@@ -44,8 +44,9 @@ pub struct Naive {
     polled: bool,
     promotions_held: bool,
     without_room: u64,
-    /// Requests, and tiers that a cascade of theirs did not reach. The numbers of requests do not come again here.
-    cut_off: BTreeSet<(RequestId, usize)>,
+    /// Requests, and tiers that a cascade of theirs did not reach, with its first chunk. The numbers of requests do not come
+    /// again here.
+    cut_off: BTreeMap<(RequestId, usize), OffloadKey>,
     tiers: Vec<TierStats>,
     calls: Vec<(usize, Call)>,
 }
@@ -121,7 +122,7 @@ impl Naive {
             polled: false,
             promotions_held: false,
             without_room: 0,
-            cut_off: BTreeSet::new(),
+            cut_off: BTreeMap::new(),
             tiers: names.into_iter().map(|name| TierStats { name, ..TierStats::default() }).collect(),
             calls: Vec::new(),
         }
@@ -307,6 +308,7 @@ impl Naive {
             self.release(*hold, HoldKind::Promotion, false);
         }
         self.stores.clear();
+        self.cut_off.clear();
         self.promotions_held = true;
         for request in &mut self.requests {
             request.open_stores = 0;
@@ -513,9 +515,9 @@ impl Naive {
         }
     }
 
-    fn cascade(&mut self, req: RequestId, chunks: &[Chunk], tiers: &[usize]) {
+    fn cascade(&mut self, req: RequestId, offered: &[Chunk], tiers: &[usize]) {
         let ready = |model: &Self, key| model.primary.peek(key) == LookupResult::Hit;
-        let chunks: Vec<Chunk> = chunks.iter().filter(|(key, _)| ready(self, *key)).copied().collect();
+        let chunks: Vec<Chunk> = offered.iter().filter(|(key, _)| ready(self, *key)).copied().collect();
         if chunks.is_empty() {
             return;
         }
@@ -526,9 +528,10 @@ impl Naive {
             let num_late = late.collect::<BTreeSet<JobId>>().len();
             let in_flight = self.jobs.iter().filter(writes).count() + num_late;
             let full = in_flight >= self.options.inflight_cascades_max as usize;
-            if full || self.cut_off.contains(&(req, *tier)) {
+            let missed = self.cut_off.get(&(req, *tier));
+            if full || missed.is_some_and(|first| offered.iter().all(|(key, _)| key != first)) {
                 self.tiers[*tier].cascades_throttled += 1;
-                self.cut_off(req, *tier);
+                self.cut_off.entry((req, *tier)).or_insert(offered[0].0);
                 continue;
             }
             let mut holds = Vec::new();
@@ -536,19 +539,15 @@ impl Naive {
                 self.primary.cascade(*key);
                 holds.push(self.hold(*key, self.primary.slot(*key).unwrap(), *end_token));
             }
-            if !self.submit(*tier, req, TierDirection::Write, &holds) {
-                for hold in holds {
-                    self.release(hold, HoldKind::Cascade, false);
-                }
-                self.cut_off(req, *tier);
+            if self.submit(*tier, req, TierDirection::Write, &holds) {
+                self.cut_off.remove(&(req, *tier));
+                continue;
             }
-        }
-    }
-
-    /// A tail without its head is of no use to a tier that is given each chunk once.
-    fn cut_off(&mut self, req: RequestId, tier: usize) {
-        if self.world.lock().tiers[tier].spec.level == OffloadPolicy::ChunkLevel {
-            self.cut_off.insert((req, tier));
+            for hold in holds {
+                self.release(hold, HoldKind::Cascade, false);
+            }
+            // A tail without its head is of no use.
+            self.cut_off.entry((req, *tier)).or_insert(offered[0].0);
         }
     }
 
