@@ -136,11 +136,13 @@ impl NvmeStore {
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
         debug_assert!(self.catalog.is_writing(slot, generation), "slot {slot} must wait for its record");
         let result = result.map(|()| checksum);
-        match op {
-            Some(op) => {
-                self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)));
-            }
-            None => self.end_write(slot, result.map_err(|_| SlotVerdict::Kept)),
+        if let Some(op) = op {
+            self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)));
+        } else {
+            // Jobs that were offered the chunk after the direct call had given up wait for it.
+            let is_there = result.is_ok();
+            self.end_write(slot, result.map_err(|_| SlotVerdict::Kept));
+            self.end_waiters(slot, is_there);
         }
     }
 
