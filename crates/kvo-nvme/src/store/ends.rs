@@ -5,7 +5,7 @@ use std::io;
 use kvo_core::{JobId, ReleasedSlot, TierCompletion, TierDirection};
 use kvo_policies::RequestRecency;
 
-use super::{NvmeStore, Recording, job::Job};
+use super::{NvmeStore, Probe, Recording, job::Job};
 use crate::{
     catalog::Moved,
     engine::{Action, Event, Fault, Op, OpDone},
@@ -249,11 +249,12 @@ impl NvmeStore {
         let task = if job.direction == TierDirection::Read { Task::Read } else { Task::Write };
         let num_late = job.give_up();
         self.stats.late += u64::from(num_late);
-        // What tried the device has failed; the others count, as many as there are.
-        for _ in 0..num_late {
+        // What tried the device has failed; the others count, as many as there are. Each is one chunk that is late.
+        let probes: Vec<Probe> = self.probes.extract_if(.., |probe| probe.job == id).collect();
+        for _ in probes.len()..num_late as usize {
             self.note_fault(task, &Fault::Late, Pass::USUAL);
         }
-        for probe in self.probes.extract_if(.., |probe| probe.job == id).collect::<Vec<_>>() {
+        for probe in probes {
             self.note_fault(task, &Fault::Late, probe.pass);
         }
         tracing::warn!(job = id.0, tier = &*self.name, num_chunks = num_late, "late; given up");

@@ -173,3 +173,22 @@ fn a_full_file_system_takes_no_writes_for_a_pause_and_reads_go_on() {
     assert_eq!(rig.store.state(), TierState::Up);
     rig.put(1, &[4, 5]);
 }
+
+/// The write that tries a full disk is one error if it is late, and the breaker bears one.
+#[test]
+fn a_try_that_is_late_is_one_error_of_the_device() {
+    let mut rig = Rig::with_options(NvmeOptions {
+        breaker: BreakerOptions { errors: 2, window: Duration::from_secs(10), pause: PAUSE },
+        ..NvmeOptions::new("unused", 8, CHUNK_BYTES as u64)
+    });
+    rig.put(1, &[1]);
+    let job = rig.write(1, &[2]);
+    rig.run_all(&[(2, Trouble::Error(io::ErrorKind::StorageFull))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
+    rig.clock.advance(PAUSE);
+    let job = rig.write(1, &[3]);
+    rig.clock.advance(Duration::from_secs(30));
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3])).with_held(vec![SlotId(3)])]);
+    assert_eq!(rig.store.state(), TierState::ReadOnly);
+    rig.check_resident(0..3, &[1]);
+}
