@@ -365,6 +365,24 @@ fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
 }
 
 #[test]
+fn an_unproven_chunk_gives_no_room_to_others_of_its_job() {
+    let mut rig = killed(options(2, false));
+    rig.put(1, &[2]);
+    let read = rig.read(2, &[2]);
+    let write = rig.write(3, &[3, 1]);
+    assert_eq!(rig.poll(), [TierCompletion::except(write, keys([3, 1]))], "nobody can say that it is whole");
+    rig.check_resident(0..4, &[1, 2]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::done(read)]);
+    // Where it comes first, it has its own room.
+    let read = rig.read(2, &[2]);
+    let write = rig.write(3, &[1, 3]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::done(read), TierCompletion::except(write, keys([3]))]);
+    rig.get(4, &[1, 2], &[]);
+}
+
+#[test]
 fn an_unproven_chunk_that_is_not_let_in_again_stays_a_hit() {
     let admission = Admission { rule: AdmissionRule::SecondOffer { keys_max: 8 }, ..Admission::default() };
     let mut rig = killed(NvmeOptions { admission, ..options(4, false) });
