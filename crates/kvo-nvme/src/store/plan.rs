@@ -122,7 +122,7 @@ impl NvmeStore {
         let offered = &mut self.scratch.offered;
         offered.clear();
         offered.extend(absent.iter().map(|&index| job.chunk(index).key));
-        let reads_at_once = self.reads_inflight_max * self.worker.geometry.num_devices as usize;
+        let reads_at_once = self.reads_inflight_max.saturating_mul(self.worker.geometry.num_devices as usize);
         let reads_wait = self.inflight_reads > reads_at_once;
         let is_there = |key: &OffloadKey| self.catalog.residence(key) != Residence::Absent;
         gate.admit(job.req, offered, self.clock.now(), reads_wait, is_there)
