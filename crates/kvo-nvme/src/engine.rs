@@ -116,6 +116,9 @@ pub(crate) enum Fault {
     Memory(#[from] SlotAccessError),
     #[error("{0}")]
     Engine(&'static str),
+    /// A thread of the engine has ended: no chunk that needs it is moved any more.
+    #[error("{0}")]
+    Ended(&'static str),
     #[error("the deadline has passed")]
     Late,
     #[error("the record of the chunk could not be put on stable storage")]

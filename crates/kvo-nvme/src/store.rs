@@ -564,6 +564,11 @@ impl NvmeStore {
         self.files.clone()
     }
 
+    /// Makes the thread of a device panic, if it has one of its own.
+    pub(crate) fn break_device(&self, device: usize) {
+        self.engine.break_device(device);
+    }
+
     /// Requests that were announced and have not finished.
     pub(crate) fn num_requests(&self) -> usize {
         self.requests.len()

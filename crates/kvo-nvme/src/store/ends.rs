@@ -98,7 +98,7 @@ impl NvmeStore {
             (Fault::Io(_), Task::Read) => self.stats.read_errors += 1,
             (Fault::Io(_), _) => self.stats.write_errors += 1,
             (Fault::Checksum { .. }, _) => self.stats.checksum_failures += 1,
-            (Fault::Memory(_) | Fault::Engine(_), _) => self.stats.memory_errors += 1,
+            (Fault::Memory(_) | Fault::Engine(_) | Fault::Ended(_), _) => self.stats.memory_errors += 1,
             // Counted where they arise.
             (Fault::Late | Fault::Record(_), _) => {}
         }

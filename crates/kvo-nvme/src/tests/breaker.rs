@@ -5,7 +5,10 @@ use std::{io, time::Duration};
 use kvo_core::{RejectReason, SlotId, TierCompletion, TierDirection};
 
 use super::{CHUNK_BYTES, Rig, Trouble, keys};
-use crate::{BreakerOptions, NvmeOptions, TierState};
+use crate::{
+    BreakerOptions, NvmeOptions, TierState,
+    engine::{Event, Fault, OpDone},
+};
 
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -191,4 +194,23 @@ fn a_try_that_is_late_is_one_error_of_the_device() {
     assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3])).with_held(vec![SlotId(3)])]);
     assert_eq!(rig.store.state(), TierState::ReadOnly);
     rig.check_resident(0..3, &[1]);
+}
+
+/// What can never be read is no hit: a lookup that says so costs each request a load that fails.
+#[test]
+fn a_device_whose_thread_has_ended_is_closed_at_once_and_tried_once_a_pause() {
+    let mut rig = rig(8);
+    rig.put(1, &[1, 2]);
+    for _ in 0..3 {
+        rig.check_resident(0..3, &[1, 2]);
+        let job = rig.read(2, &[1]);
+        let op = rig.next_op().unwrap();
+        let result = Err(Fault::Ended("this end belongs to the test"));
+        rig.hand.events.send(Event::Moved(OpDone { op, result })).unwrap();
+        assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+        assert_eq!(rig.store.state(), TierState::Open);
+        rig.check_resident(0..3, &[]);
+        rig.clock.advance(PAUSE);
+    }
+    assert_eq!(rig.store.counts().evictable, 2, "what is there is kept");
 }
