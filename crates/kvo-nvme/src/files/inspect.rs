@@ -215,16 +215,33 @@ impl Inspection {
         if self.superblock.state == StoreState::Creating {
             return;
         }
-        let (wanted, given) = (self.superblock.num_devices as usize, self.dirs.len());
-        if wanted != given {
-            self.problems.push(other(&self.index.path, "dirs", wanted, given));
-        }
+        let wanted = self.superblock.num_devices as usize;
+        self.problems.extend(self.check_dirs().err());
         let length = check_length(&self.index, index_bytes(self.superblock.num_slots));
         self.problems.extend(length.err());
         for ((device, file), dir) in (0..).zip(&self.data).zip(&self.dirs).take(wanted) {
             let check = check_data_file(file.as_ref(), dir, &self.superblock, &self.geometry, device);
             self.problems.extend(check.err());
         }
+    }
+
+    /// Checks that as many directories were given as the store has devices.
+    fn check_dirs(&self) -> Result<(), OpenError> {
+        let (wanted, given) = (self.superblock.num_devices as usize, self.dirs.len());
+        if wanted == given { Ok(()) } else { Err(other(&self.index.path, "dirs", wanted, given)) }
+    }
+
+    /// Checks that the store is made, and that every data file is there, of this store, and whole.
+    fn check_whole(&self) -> Result<(), OpenError> {
+        if self.superblock.state == StoreState::Creating {
+            return Err(other(&self.index.path, "state", "being made", "made"));
+        }
+        self.check_dirs()?;
+        check_length(&self.index, index_bytes(self.superblock.num_slots))?;
+        for ((device, file), dir) in (0..).zip(&self.data).zip(&self.dirs) {
+            check_data_file(file.as_ref(), dir, &self.superblock, &self.geometry, device)?;
+        }
+        Ok(())
     }
 
     /// Its directories.

@@ -118,9 +118,11 @@ impl Inspection {
     /// the others. `progress` is told of the bytes, as they are written; if it answers `false`, that is enough.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the store is as good as it was.
+    /// [`OpenError::NotWritable`]; [`OpenError::Damaged`] and [`OpenError::Other`] as [`wipe`](Self::wipe), and nothing
+    /// was written then; and [`OpenError::Io`]; the store is as good as it was.
     pub fn fill(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<(), OpenError> {
         self.check_writable()?;
+        self.check_whole()?;
         self.fill_slots(progress).map(|_| ())
     }
 

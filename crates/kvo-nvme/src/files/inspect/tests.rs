@@ -489,3 +489,28 @@ fn a_wipe_needs_one_good_superblock() {
     assert!(rig.inspect().wipe(&mut |_| true).unwrap());
     assert!(!has_anything(&rig) && !rig.report().superblock_damaged);
 }
+
+/// Every file of the stores, with its bytes.
+fn bytes_of(rigs: &[&Rig]) -> Vec<Vec<u8>> {
+    let paths = rigs.iter().flat_map(|rig| {
+        let data = (0..rig.dirs.paths().len()).map(|device| rig.data(device));
+        data.chain([rig.index()])
+    });
+    paths.map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn of_other_directories_than_the_stores_no_slot_is_written() {
+    let (rig, other) = (Rig::filled(2), Rig::filled(1));
+    let before = bytes_of(&[&rig, &other]);
+    let (dirs, others) = (rig.dirs.paths(), other.dirs.paths());
+    for given in [dirs[..1].to_vec(), [&dirs[..], &others].concat()] {
+        let untouched = |error: OpenError| {
+            assert!(matches!(error, OpenError::Other { field: "dirs", .. }), "{error}");
+            assert!(bytes_of(&[&rig, &other]) == before, "{given:?}");
+        };
+        let inspect = || Inspection::open(&given).unwrap();
+        untouched(inspect().wipe(&mut |_| true).unwrap_err());
+        untouched(inspect().fill(&mut |_| true).unwrap_err());
+    }
+}

@@ -4,11 +4,7 @@ use super::{Inspection, repair::usize_of};
 use crate::{
     Contents, OpenError,
     file::write_all_at,
-    files::{
-        aligned::AlignedBytes,
-        judge::{check_data_file, check_length, other},
-        write_superblock,
-    },
+    files::{aligned::AlignedBytes, write_superblock},
     format::{RECORDS_START, RecordState, StoreState, Superblock, index_bytes, order_sum, record_start},
 };
 
@@ -27,7 +23,7 @@ impl Inspection {
     ///
     /// # Errors
     /// [`OpenError::NotWritable`]; [`OpenError::Damaged`] and [`OpenError::Other`] if a file is not there, not whole, or of
-    /// another store, and nothing was written then; and [`OpenError::Io`].
+    /// another store, or a directory too many or too few was given, and nothing was written then; and [`OpenError::Io`].
     pub fn wipe(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool, OpenError> {
         self.check_writable()?;
         self.check_whole()?;
@@ -47,18 +43,6 @@ impl Inspection {
         self.superblocks[self.block] = Ok(clean.clone());
         self.superblock = clean;
         Ok(true)
-    }
-
-    /// Checks that the store is made, and that every data file is there, of this store, and whole.
-    fn check_whole(&self) -> Result<(), OpenError> {
-        if self.superblock.state == StoreState::Creating {
-            return Err(other(&self.index.path, "state", "being made", "made"));
-        }
-        check_length(&self.index, index_bytes(self.superblock.num_slots))?;
-        for ((device, file), dir) in (0..).zip(&self.data).zip(&self.dirs) {
-            check_data_file(file.as_ref(), dir, &self.superblock, &self.geometry, device)?;
-        }
-        Ok(())
     }
 
     /// Writes zeros over all records and the order behind them, but for those of slots that had failed.
