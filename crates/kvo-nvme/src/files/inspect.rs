@@ -347,9 +347,13 @@ impl Inspection {
             return Err(io::ErrorKind::NotFound.into());
         };
         let is_direct = set_direct(file, true).is_ok();
-        match read_exact_at(file, self.buffer.bytes_mut(), place.offset) {
+        let result = read_exact_at(file, self.buffer.bytes_mut(), place.offset);
+        if is_direct {
+            // Headers are read and written from where memory happens to lie.
+            set_direct(file, false)?;
+        }
+        match result {
             Err(error) if is_direct && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-                set_direct(file, false)?;
                 read_exact_at(file, self.buffer.bytes_mut(), place.offset)
             }
             result => result,

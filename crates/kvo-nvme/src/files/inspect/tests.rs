@@ -514,3 +514,18 @@ fn of_other_directories_than_the_stores_no_slot_is_written() {
         untouched(inspect().fill(&mut |_| true).unwrap_err());
     }
 }
+
+/// Headers lie in memory where direct I/O does not take them.
+#[test]
+fn a_header_is_written_again_after_a_chunk_was_read() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+    let rig = Rig::filled(1);
+    flip(&rig.data(0), 40);
+    let mut inspection = rig.inspect();
+    let chunk = inspection.read_records().unwrap().chunks[0];
+    inspection.read_chunk(&chunk).unwrap();
+    let flags = fcntl_getfl(&inspection.data[0].as_ref().unwrap().file).unwrap();
+    assert!(!flags.contains(OFlags::DIRECT), "{flags:?}");
+    inspection.repair_headers().unwrap();
+    assert!(inspection.problems().is_empty(), "{:?}", inspection.problems());
+}
