@@ -162,6 +162,16 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// Slots could not be overwritten by a [wipe](crate::Inspection::wipe); all others were, and no chunk is found any more.
+    #[error("{num_slots} slots could not be overwritten, the first of them in {path:?}")]
+    NotWiped {
+        /// The file that the first of them is in.
+        path: PathBuf,
+        /// How many, in all files.
+        num_slots: u32,
+        /// What the system said of the first.
+        source: io::Error,
+    },
     /// There is too little memory for the books of so many slots.
     #[error("there is no memory for the books of {num_slots} slots, about 120 bytes each")]
     Memory {
