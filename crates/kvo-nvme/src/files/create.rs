@@ -1,13 +1,13 @@
 //! A new store, step by step, so that a loss of power after any of them leaves what the next opening finishes.
 
 use std::{
-    mem,
+    fs, mem,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{
-    DataFile, Found, Index, OpenFiles, data_path, index_path,
+    DataFile, Found, Index, Made, OpenFiles, data_path, index_path,
     judge::{History, header_of},
     locked::{LockedFile, sync_directory},
     remove,
@@ -37,6 +37,7 @@ pub(crate) fn create(
     let mut creation = Creation { options, system, made: Vec::new() };
     let made = creation.make_store(found, history, geometry);
     if made.is_err() {
+        system.before_step();
         remove(&creation.made);
     }
     made
@@ -84,7 +85,7 @@ fn new_id(options: &NvmeOptions) -> Result<StoreId, OpenError> {
 struct Creation<'a> {
     options: &'a NvmeOptions,
     system: &'a dyn System,
-    made: Vec<PathBuf>,
+    made: Vec<Made>,
 }
 
 impl Creation<'_> {
@@ -130,11 +131,15 @@ impl Creation<'_> {
 
     fn make(&mut self, path: PathBuf) -> Result<Option<LockedFile>, OpenError> {
         self.system.before_step();
-        let file = LockedFile::make(&path)?;
-        if file.is_some() {
-            self.made.push(path);
+        let Some(file) = LockedFile::make(&path)? else { return Ok(None) };
+        match file.file.try_clone() {
+            Ok(lock) => self.made.push(Made { path, _lock: lock }),
+            Err(source) => {
+                let _ = fs::remove_file(&path);
+                return Err(file.error("keep the lock of", source));
+            }
         }
-        Ok(file)
+        Ok(Some(file))
     }
 
     /// Takes the data files that are there, and makes the others.

@@ -12,6 +12,7 @@ use super::{
     index_path,
     judge::{Verdict, as_if_lost, check_data_file, check_length, judge, other},
     locked::{Access, LockedFile, check_directories},
+    remove,
     reopen::{Piece, each_piece, read_table},
     system::{Real, set_direct},
     write_superblock,
@@ -423,7 +424,7 @@ pub fn create_store(options: &NvmeOptions) -> Result<Inspection, OpenError> {
         let super::Index { file, path, superblock, block } = files.index;
         let index = LockedFile { file, path };
         let clean = Superblock { order_sum: order_sum(&[]), ..superblock.next(StoreState::Clean) };
-        write_superblock(&index, &clean, 1 - block)?;
+        write_superblock(&index, &clean, 1 - block).inspect_err(|_| remove(&files.made))?;
         let data = files.data.into_iter().map(|data| Some(LockedFile { file: data.file, path: data.path }));
         let data = data.collect();
         let mut superblocks = [Ok(superblock), Ok(clean)];

@@ -363,3 +363,29 @@ fn check_without_fallocate(system: &NoFallocate) {
     check_whole(&files);
     assert!(files.recovered.chunks.is_empty());
 }
+
+/// Whoever has locked a file that was made for nothing would go on with one that loses its name.
+#[test]
+fn a_file_that_was_made_for_nothing_is_locked_until_it_is_removed() {
+    use rustix::{
+        fs::{FlockOperation, flock},
+        io::Errno,
+    };
+    struct Full<'a>(&'a Dirs, Cell<usize>);
+    impl System for Full<'_> {
+        fn allocate(&self, _: &File, _: u64) -> Result<(), Errno> {
+            Err(Errno::NOSPC)
+        }
+
+        /// Counts the files that nobody else can lock.
+        fn before_step(&self) {
+            let files = [self.0.index(), self.0.data(0), self.0.data(1)].into_iter().flat_map(File::open);
+            let is_locked = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive).is_err();
+            self.1.set(files.filter(is_locked).count());
+        }
+    }
+    let rig = Rig::new(2);
+    let full = Full(&rig.dirs, Cell::new(0));
+    rig.open_on(&full).unwrap_err();
+    assert_eq!((full.1.get(), rig.files()), (3, vec![]), "all three, when the first is about to go");
+}
