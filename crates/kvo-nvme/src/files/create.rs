@@ -44,12 +44,12 @@ pub(crate) fn create(
 }
 
 fn first_superblock(
-    history: History,
+    history: &History,
     options: &NvmeOptions,
     geometry: &Geometry,
 ) -> Result<Superblock, OpenError> {
-    let id = match history.id {
-        Some(id) => id,
+    let id = match &history.unfinished {
+        Some(begun) => begun.id,
         None => new_id(options)?,
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -102,11 +102,16 @@ impl Creation<'_> {
         let volumes = Volumes::of(&found, &self.options.dirs, self.system)?;
         let geometry = self.fitting(&volumes, geometry)?;
         let Found { index: Some(index), data } = found else { return Ok(None) };
-        let superblock = first_superblock(history, self.options, &geometry)?;
+        let superblock = first_superblock(&history, self.options, &geometry)?;
         let mut superblocks = Superblocks { index, next: superblock, block: history.block };
         // Said on the device before anything else is done.
         self.system.before_step();
-        superblocks.write(StoreState::Creating)?;
+        match history.unfinished {
+            None => superblocks.write(StoreState::Creating)?,
+            // Where it is, and not over the other one: that may be all that knows the store which is emptied, whose name
+            // the data files may still have.
+            Some(begun) => write_superblock(&superblocks.index, &begun, 1 - superblocks.block)?,
+        }
         sync_directory(&self.options.dirs[0])?;
         let lengths = lengths_of(&data)?;
         let data = self.take_data(data)?;

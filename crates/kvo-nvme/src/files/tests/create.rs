@@ -248,6 +248,28 @@ fn an_interrupted_emptying_is_finished_without_a_question() {
 }
 
 #[test]
+fn an_emptying_that_is_interrupted_twice_is_finished_without_a_question() {
+    // From when it has said that it empties.
+    for first in 1..100 {
+        for second in 0..100 {
+            let mut rig = Rig::made(2);
+            rig.options.fingerprint = [4; 32];
+            rig.options.if_other = IfOther::Empty;
+            if !kill(&rig, first) {
+                assert!(first > 6, "{first} steps");
+                return;
+            }
+            rig.options.if_other = IfOther::Refuse;
+            if !kill(&rig, second) {
+                break;
+            }
+            check_whole(&rig.open().unwrap_or_else(|error| panic!("steps {first}, {second}: {error}")));
+        }
+    }
+    panic!("it is never made");
+}
+
+#[test]
 fn every_block_is_written_when_that_is_asked_for() {
     let mut rig = Rig::new(1);
     rig.options.preinit = Preinit::Full;
