@@ -27,6 +27,7 @@ use std::{
 };
 
 pub use self::inspect::{ChunkDamage, ChunkInfo, Contents, Inspection, StoreInfo, create_store};
+pub(crate) use self::reopen::CleanAgain;
 use self::{
     create::create,
     judge::{Verdict, judge},
@@ -71,6 +72,8 @@ pub(crate) struct OpenFiles {
     pub(crate) recovered: Recovered,
     /// The files that were not there before, to be [removed](remove) if the store cannot be opened for another reason.
     pub(crate) made: Vec<Made>,
+    /// What to write if the store cannot be opened for another reason and was closed before.
+    pub(crate) clean_again: Option<CleanAgain>,
 }
 
 /// A file that was not there before, and its lock: as long as that is kept, nobody has made the file theirs.

@@ -254,6 +254,7 @@ impl Creation<'_> {
             copy_on_write: false,
             recovered: Recovered::default(),
             made: mem::take(&mut self.made),
+            clean_again: None,
         }
     }
 }

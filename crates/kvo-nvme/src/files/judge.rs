@@ -47,7 +47,9 @@ impl Found {
     /// What a store that is made over this must come after.
     pub(crate) fn history(&self) -> History {
         let newest = self.superblocks().and_then(|blocks| newest(blocks).ok());
-        let Some((superblock, block)) = newest else { return History { sequence: 1, block: 0, unfinished: None } };
+        let Some((superblock, block)) = newest else {
+            return History { sequence: 1, block: 0, unfinished: None };
+        };
         History { sequence: superblock.sequence + 1, block: 1 - block, unfinished: None }
     }
 
