@@ -37,7 +37,7 @@ pub(crate) trait Engine: Send {
     /// Takes no further ops, ends those that were taken, and waits for them up to `timeout`; the events still come.
     ///
     /// # Errors
-    /// The number of ops whose I/O has not ended. Their slots of the host memory stay claimed, and whatever that I/O
+    /// The number of ops that have not ended, as far as the engine knows it. Their slots of the host memory stay claimed, and whatever that I/O
     /// touches stays mapped, for as long as the process lives.
     fn stop(&mut self, timeout: Duration) -> Result<(), Stuck>;
 
@@ -51,7 +51,8 @@ pub(crate) trait Engine: Send {
     fn break_device(&self, _device: usize) {}
 }
 
-/// Ops that an engine could not end.
+/// Ops that an engine could not end. One of threads knows only of those that are with a thread: what waits in its queue
+/// is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} transfers have not ended")]
 pub(crate) struct Stuck(pub(crate) usize);
@@ -116,6 +117,9 @@ pub(crate) enum Fault {
     Memory(#[from] SlotAccessError),
     #[error("{0}")]
     Engine(&'static str),
+    /// A thread of the engine has ended: no chunk that needs it is moved any more.
+    #[error("{0}")]
+    Ended(&'static str),
     #[error("the deadline has passed")]
     Late,
     #[error("the record of the chunk could not be put on stable storage")]

@@ -5,7 +5,9 @@ use std::{io, path::PathBuf, time::Duration};
 use crate::format::Damage;
 
 /// A store could not be opened. Nothing is left behind: a file that was made for it is removed again, and a store that
-/// was there is as it was.
+/// was there holds what it held, in its order if it was closed. What is refused for what it is, [`Other`](Self::Other) or
+/// [`Damaged`](Self::Damaged), is not touched at all. Of what fails later, an opening may be counted, and records that
+/// never count be erased; and if the index could not be written, the store may count as not closed.
 ///
 /// Only a store that was to be emptied ([`IfOther::Empty`](crate::IfOther::Empty)) can be gone, if what failed was the
 /// making of the new one; then its files keep at most the lengths that they had, and the next opening makes a store
@@ -162,6 +164,16 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// Slots could not be overwritten by a [wipe](crate::Inspection::wipe); all others were, and no chunk is found any more.
+    #[error("{num_slots} slots could not be overwritten, the first of them in {path:?}")]
+    NotWiped {
+        /// The file that the first of them is in.
+        path: PathBuf,
+        /// How many, in all files.
+        num_slots: u32,
+        /// What the system said of the first.
+        source: io::Error,
+    },
     /// There is too little memory for the books of so many slots.
     #[error("there is no memory for the books of {num_slots} slots, about 120 bytes each")]
     Memory {
@@ -244,15 +256,16 @@ pub enum ChunkError {
     Write(#[source] io::Error),
 }
 
-/// A store could not be closed as it should be. It is closed nevertheless, and can be opened again.
+/// A store could not be closed as it should be. It is closed nevertheless, and can be opened again once its files are not
+/// locked any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// The device has not ended with some chunks. The memory that it may still touch is never unmapped, and the files
-    /// stay locked, for as long as the process lives.
+    /// The device has not ended with some chunks. Until it has, the memory that it may still touch is not unmapped, and the
+    /// files stay locked: at the worst for as long as the process lives.
     #[error("{transfers} transfers have not ended within {waited:?}")]
     Stuck {
-        /// Chunks.
+        /// Chunks that were taken and have not ended; of a store that uses threads, only those that are with one.
         transfers: usize,
         /// How long they were waited for.
         waited: Duration,

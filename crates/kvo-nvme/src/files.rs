@@ -27,6 +27,7 @@ use std::{
 };
 
 pub use self::inspect::{ChunkDamage, ChunkInfo, Contents, Inspection, StoreInfo, create_store};
+pub(crate) use self::reopen::CleanAgain;
 use self::{
     create::create,
     judge::{Verdict, judge},
@@ -70,7 +71,16 @@ pub(crate) struct OpenFiles {
     pub(crate) copy_on_write: bool,
     pub(crate) recovered: Recovered,
     /// The files that were not there before, to be [removed](remove) if the store cannot be opened for another reason.
-    pub(crate) made: Vec<PathBuf>,
+    pub(crate) made: Vec<Made>,
+    /// What to write if the store cannot be opened for another reason and was closed before.
+    pub(crate) clean_again: Option<CleanAgain>,
+}
+
+/// A file that was not there before, and its lock: as long as that is kept, nobody has made the file theirs.
+#[derive(Debug)]
+pub(crate) struct Made {
+    path: PathBuf,
+    _lock: File,
 }
 
 /// A file of slots.
@@ -197,9 +207,10 @@ fn make_direct(data: &[DataFile], system: &dyn System) -> bool {
     true
 }
 
-/// Removes files, the one that was made last first. What cannot be removed is room for the next store.
-pub(crate) fn remove(made: &[PathBuf]) {
-    for path in made.iter().rev() {
+/// Removes files, the one that was made last first, while they are locked. What cannot be removed is room for the next
+/// store.
+pub(crate) fn remove(made: &[Made]) {
+    for Made { path, .. } in made.iter().rev() {
         if let Err(error) = fs::remove_file(path)
             && error.kind() != io::ErrorKind::NotFound
         {

@@ -70,14 +70,15 @@ pub struct NvmeOptions {
     pub record_events: bool,
 }
 
-/// What to do with a store that was made with other options, or whose superblocks are damaged, or with files that are
-/// no store of this version.
+/// What to do with a store that was made with other options, or that is damaged: its superblocks or the header of a data
+/// file cannot be read, or a file has another length or is missing. And with files that are no store of this version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfOther {
     /// Refuse to open, and touch nothing.
     #[default]
     Refuse,
-    /// Empty it: make a new store in its place.
+    /// Empty it: make a new store in its place. Also one that lacks a data file only because a disk is not mounted there, as
+    /// long as its directory is.
     Empty,
 }
 
@@ -139,7 +140,8 @@ pub struct Admission {
     /// Bytes that may be written a day, to spare a device; none is without end. The budget begins empty, fills up evenly,
     /// and holds an hour's worth, but at least one chunk: by so much at most any 24 hours can exceed it.
     pub bytes_per_day_max: Option<u64>,
-    /// Whether to let nothing in while reads wait that could not be started at once.
+    /// Whether to let nothing in while more chunks are being read than [`reads_inflight_max`](NvmeOptions::reads_inflight_max)
+    /// for each device, all devices together; whatever moves the bytes, and however the reads are spread.
     pub skip_while_reads_wait: bool,
 }
 

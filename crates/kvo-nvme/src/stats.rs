@@ -63,9 +63,10 @@ pub struct StoreStats {
     pub write: EdgeStats,
     /// Read jobs, and the chunks and bytes that they read.
     pub read: EdgeStats,
-    /// Jobs that were taken and not yet reported.
+    /// Jobs that were taken and not yet reported, and late ones that were, as long as a chunk of them is in flight.
     pub jobs_inflight: usize,
-    /// Chunks that are with a thread or wait for one.
+    /// Chunks of jobs that are with the engine or wait for it, late ones among them; in a durable store also those that wait
+    /// for their records.
     pub chunks_inflight: usize,
     /// Jobs that were handed back.
     pub jobs_rejected: u64,

@@ -35,7 +35,7 @@ use crate::{
     direct::{ALIGN_BYTES, DirectFile},
     engine::{self, Engine, Event, Op, Started},
     file::{ChunkFile, StableFile},
-    files::{self, OpenFiles},
+    files::{self, CleanAgain, OpenFiles},
     format::{RECORD_BYTES, first_generation},
     health::{Health, Pass},
     journal::{FileJournal, Journal, Recovered},
@@ -229,8 +229,12 @@ impl NvmeStore {
         // The kernel wants whole pages; what is not a multiple of them goes through the page cache.
         let direct = geometry.chunk_bytes.is_multiple_of(ALIGN_BYTES);
         let mut files = files::open(&options, geometry, direct)?;
-        let made = std::mem::take(&mut files.made);
-        Self::open_over(files, options, memory).inspect_err(|_| files::remove(&made))
+        let (made, clean_again) = (std::mem::take(&mut files.made), files.clean_again.take());
+        // What was opened over them has ended with them when it comes back with an error.
+        Self::open_over(files, options, memory).inspect_err(|_| {
+            files::remove(&made);
+            clean_again.into_iter().for_each(CleanAgain::write);
+        })
     }
 
     fn open_over(
@@ -562,6 +566,11 @@ impl NvmeStore {
     /// The data files, with their locks.
     pub(crate) fn files_for_tests(&self) -> Vec<Arc<File>> {
         self.files.clone()
+    }
+
+    /// Makes the thread of a device panic, if it has one of its own.
+    pub(crate) fn break_device(&self, device: usize) {
+        self.engine.break_device(device);
     }
 
     /// Requests that were announced and have not finished.

@@ -1,13 +1,13 @@
 //! A new store, step by step, so that a loss of power after any of them leaves what the next opening finishes.
 
 use std::{
-    mem,
+    fs, mem,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{
-    DataFile, Found, Index, OpenFiles, data_path, index_path,
+    DataFile, Found, Index, Made, OpenFiles, data_path, index_path,
     judge::{History, header_of},
     locked::{LockedFile, sync_directory},
     remove,
@@ -37,18 +37,19 @@ pub(crate) fn create(
     let mut creation = Creation { options, system, made: Vec::new() };
     let made = creation.make_store(found, history, geometry);
     if made.is_err() {
+        system.before_step();
         remove(&creation.made);
     }
     made
 }
 
 fn first_superblock(
-    history: History,
+    history: &History,
     options: &NvmeOptions,
     geometry: &Geometry,
 ) -> Result<Superblock, OpenError> {
-    let id = match history.id {
-        Some(id) => id,
+    let id = match &history.unfinished {
+        Some(begun) => begun.id,
         None => new_id(options)?,
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -84,7 +85,7 @@ fn new_id(options: &NvmeOptions) -> Result<StoreId, OpenError> {
 struct Creation<'a> {
     options: &'a NvmeOptions,
     system: &'a dyn System,
-    made: Vec<PathBuf>,
+    made: Vec<Made>,
 }
 
 impl Creation<'_> {
@@ -101,11 +102,16 @@ impl Creation<'_> {
         let volumes = Volumes::of(&found, &self.options.dirs, self.system)?;
         let geometry = self.fitting(&volumes, geometry)?;
         let Found { index: Some(index), data } = found else { return Ok(None) };
-        let superblock = first_superblock(history, self.options, &geometry)?;
+        let superblock = first_superblock(&history, self.options, &geometry)?;
         let mut superblocks = Superblocks { index, next: superblock, block: history.block };
         // Said on the device before anything else is done.
         self.system.before_step();
-        superblocks.write(StoreState::Creating)?;
+        match history.unfinished {
+            None => superblocks.write(StoreState::Creating)?,
+            // Where it is, and not over the other one: that may be all that knows the store which is emptied, whose name
+            // the data files may still have.
+            Some(begun) => write_superblock(&superblocks.index, &begun, 1 - superblocks.block)?,
+        }
         sync_directory(&self.options.dirs[0])?;
         let lengths = lengths_of(&data)?;
         let data = self.take_data(data)?;
@@ -130,11 +136,15 @@ impl Creation<'_> {
 
     fn make(&mut self, path: PathBuf) -> Result<Option<LockedFile>, OpenError> {
         self.system.before_step();
-        let file = LockedFile::make(&path)?;
-        if file.is_some() {
-            self.made.push(path);
+        let Some(file) = LockedFile::make(&path)? else { return Ok(None) };
+        match file.file.try_clone() {
+            Ok(lock) => self.made.push(Made { path, _lock: lock }),
+            Err(source) => {
+                let _ = fs::remove_file(&path);
+                return Err(file.error("keep the lock of", source));
+            }
         }
-        Ok(file)
+        Ok(Some(file))
     }
 
     /// Takes the data files that are there, and makes the others.
@@ -244,6 +254,7 @@ impl Creation<'_> {
             copy_on_write: false,
             recovered: Recovered::default(),
             made: mem::take(&mut self.made),
+            clean_again: None,
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
     index_path,
     judge::{Verdict, as_if_lost, check_data_file, check_length, judge, other},
     locked::{Access, LockedFile, check_directories},
+    remove,
     reopen::{Piece, each_piece, read_table},
     system::{Real, set_direct},
     write_superblock,
@@ -215,16 +216,33 @@ impl Inspection {
         if self.superblock.state == StoreState::Creating {
             return;
         }
-        let (wanted, given) = (self.superblock.num_devices as usize, self.dirs.len());
-        if wanted != given {
-            self.problems.push(other(&self.index.path, "dirs", wanted, given));
-        }
+        let wanted = self.superblock.num_devices as usize;
+        self.problems.extend(self.check_dirs().err());
         let length = check_length(&self.index, index_bytes(self.superblock.num_slots));
         self.problems.extend(length.err());
         for ((device, file), dir) in (0..).zip(&self.data).zip(&self.dirs).take(wanted) {
             let check = check_data_file(file.as_ref(), dir, &self.superblock, &self.geometry, device);
             self.problems.extend(check.err());
         }
+    }
+
+    /// Checks that as many directories were given as the store has devices.
+    fn check_dirs(&self) -> Result<(), OpenError> {
+        let (wanted, given) = (self.superblock.num_devices as usize, self.dirs.len());
+        if wanted == given { Ok(()) } else { Err(other(&self.index.path, "dirs", wanted, given)) }
+    }
+
+    /// Checks that the store is made, and that every data file is there, of this store, and whole.
+    fn check_whole(&self) -> Result<(), OpenError> {
+        if self.superblock.state == StoreState::Creating {
+            return Err(other(&self.index.path, "state", "being made", "made"));
+        }
+        self.check_dirs()?;
+        check_length(&self.index, index_bytes(self.superblock.num_slots))?;
+        for ((device, file), dir) in (0..).zip(&self.data).zip(&self.dirs) {
+            check_data_file(file.as_ref(), dir, &self.superblock, &self.geometry, device)?;
+        }
+        Ok(())
     }
 
     /// Its directories.
@@ -330,9 +348,13 @@ impl Inspection {
             return Err(io::ErrorKind::NotFound.into());
         };
         let is_direct = set_direct(file, true).is_ok();
-        match read_exact_at(file, self.buffer.bytes_mut(), place.offset) {
+        let result = read_exact_at(file, self.buffer.bytes_mut(), place.offset);
+        if is_direct {
+            // Headers are read and written from where memory happens to lie.
+            set_direct(file, false)?;
+        }
+        match result {
             Err(error) if is_direct && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-                set_direct(file, false)?;
                 read_exact_at(file, self.buffer.bytes_mut(), place.offset)
             }
             result => result,
@@ -402,7 +424,7 @@ pub fn create_store(options: &NvmeOptions) -> Result<Inspection, OpenError> {
         let super::Index { file, path, superblock, block } = files.index;
         let index = LockedFile { file, path };
         let clean = Superblock { order_sum: order_sum(&[]), ..superblock.next(StoreState::Clean) };
-        write_superblock(&index, &clean, 1 - block)?;
+        write_superblock(&index, &clean, 1 - block).inspect_err(|_| remove(&files.made))?;
         let data = files.data.into_iter().map(|data| Some(LockedFile { file: data.file, path: data.path }));
         let data = data.collect();
         let mut superblocks = [Ok(superblock), Ok(clean)];

@@ -22,14 +22,14 @@ pub(crate) enum Verdict {
 }
 
 /// What a new store must come after.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct History {
     /// Of the first superblock.
     pub(crate) sequence: u64,
     /// Where to write it: not over the newest one that is there.
     pub(crate) block: usize,
-    /// The name of a store whose making goes on.
-    pub(crate) id: Option<StoreId>,
+    /// The superblock of a store whose making goes on.
+    pub(crate) unfinished: Option<Superblock>,
 }
 
 /// A store that agrees with the options and with itself.
@@ -47,8 +47,10 @@ impl Found {
     /// What a store that is made over this must come after.
     pub(crate) fn history(&self) -> History {
         let newest = self.superblocks().and_then(|blocks| newest(blocks).ok());
-        let Some((superblock, block)) = newest else { return History { sequence: 1, block: 0, id: None } };
-        History { sequence: superblock.sequence + 1, block: 1 - block, id: None }
+        let Some((superblock, block)) = newest else {
+            return History { sequence: 1, block: 0, unfinished: None };
+        };
+        History { sequence: superblock.sequence + 1, block: 1 - block, unfinished: None }
     }
 
     /// The two superblocks, if there is an index.
@@ -103,7 +105,7 @@ pub(crate) fn judge(found: &Found, options: &NvmeOptions, geometry: &Geometry) -
         }
         Ok((superblock, _)) if superblock.state == StoreState::Creating => {
             check_unfinished(found, &superblock, ids)?;
-            Ok(Verdict::Make(History { id: Some(superblock.id), ..found.history() }))
+            Ok(Verdict::Make(History { unfinished: Some(superblock), ..found.history() }))
         }
         Ok((superblock, block)) => {
             let geometry = compare(&superblock, index, options, geometry)?;

@@ -27,7 +27,8 @@ const _: () = assert!(RECORDS_A_BLOCK as usize * RECORD_BYTES == BLOCK_BYTES);
 /// Takes over the store that was judged to be the one that is asked for.
 ///
 /// # Errors
-/// See [`OpenError`]; then it is as it was.
+/// See [`OpenError`]; then it holds what it held, but for records that do not count, and may count as not closed if the
+/// index could not be written.
 pub(crate) fn reopen(
     found: Found,
     known: Known,
@@ -55,9 +56,12 @@ pub(crate) fn reopen(
         data.iter().flatten().try_for_each(LockedFile::sync)?;
     }
     erase(&index.file, &recovered.foreign).map_err(|source| index.error("write", source))?;
+    // Asked for while there is nothing to undo yet.
+    let again = index.file.try_clone().map_err(|source| index.error("keep", source))?;
     let superblocks = Superblocks { newest: superblock, block, is_other_damaged: superblock_damaged };
     let (superblock, block) = begin_epoch(&index.file, &superblocks)
         .map_err(|source| index.error("write the superblock of", source))?;
+    let clean_again = CleanAgain::of(again, &superblocks.newest, &superblock, block);
     let LockedFile { file, path } = index;
     Ok(OpenFiles {
         geometry,
@@ -67,7 +71,35 @@ pub(crate) fn reopen(
         copy_on_write: false,
         recovered,
         made: Vec::new(),
+        clean_again,
     })
+}
+
+/// What a store that was closed and could not be opened again is to be: closed, and with the order that it had. No record
+/// of the epoch in between was written, and the order is where it was.
+#[derive(Debug)]
+pub(crate) struct CleanAgain {
+    index: File,
+    superblock: Superblock,
+    block: usize,
+}
+
+impl CleanAgain {
+    /// After `begun`, which is in `block`; none if `newest`, which was before it, does not say clean.
+    fn of(index: File, newest: &Superblock, begun: &Superblock, block: usize) -> Option<Self> {
+        let Superblock { order_slots, order_sum, .. } = *newest;
+        let superblock = Superblock { order_slots, order_sum, ..begun.next(StoreState::Clean) };
+        (newest.state == StoreState::Clean).then_some(Self { index, superblock, block: 1 - block })
+    }
+
+    /// Writes it, once nothing else writes the index any more. If that fails, the store is one that was not closed.
+    pub(crate) fn write(self) {
+        let Self { index, superblock, block } = self;
+        let written = write_all_at(&index, &superblock.encode(), block_start(block));
+        if let Err(error) = written.and_then(|()| index.sync()) {
+            tracing::warn!(%error, "the store counts as not closed");
+        }
+    }
 }
 
 /// Erases records that do not count, before an epoch begins in which they would. The sync with which it begins is behind

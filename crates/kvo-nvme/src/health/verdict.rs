@@ -74,6 +74,8 @@ pub(crate) fn classify(task: Task, fault: &Fault) -> Verdict {
         Fault::Io(error) => classify_io(task, error),
         Fault::Checksum { .. } => verdict(task, Kind::WrongBytes),
         Fault::Memory(_) | Fault::Engine(_) => verdict(task, Kind::Host),
+        // No fault of the disk, but as far as chunks go the device is gone.
+        Fault::Ended(_) => verdict(task, Kind::Gone),
         Fault::Late => verdict(task, Kind::Slow),
         Fault::Record(error) => classify_io(Task::Index, error),
     }

@@ -5,7 +5,7 @@ use std::io;
 use kvo_core::{JobId, ReleasedSlot, TierCompletion, TierDirection};
 use kvo_policies::RequestRecency;
 
-use super::{NvmeStore, Recording, job::Job};
+use super::{NvmeStore, Probe, Recording, job::Job};
 use crate::{
     catalog::Moved,
     engine::{Action, Event, Fault, Op, OpDone},
@@ -98,7 +98,7 @@ impl NvmeStore {
             (Fault::Io(_), Task::Read) => self.stats.read_errors += 1,
             (Fault::Io(_), _) => self.stats.write_errors += 1,
             (Fault::Checksum { .. }, _) => self.stats.checksum_failures += 1,
-            (Fault::Memory(_) | Fault::Engine(_), _) => self.stats.memory_errors += 1,
+            (Fault::Memory(_) | Fault::Engine(_) | Fault::Ended(_), _) => self.stats.memory_errors += 1,
             // Counted where they arise.
             (Fault::Late | Fault::Record(_), _) => {}
         }
@@ -136,11 +136,13 @@ impl NvmeStore {
         let Some(Recording { op, checksum }) = self.recording.remove(&slot) else { return };
         debug_assert!(self.catalog.is_writing(slot, generation), "slot {slot} must wait for its record");
         let result = result.map(|()| checksum);
-        match op {
-            Some(op) => {
-                self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)));
-            }
-            None => self.end_write(slot, result.map_err(|_| SlotVerdict::Kept)),
+        if let Some(op) = op {
+            self.end_written(op, result.map_err(|error| (Fault::Record(error), SlotVerdict::Kept)));
+        } else {
+            // Jobs that were offered the chunk after the direct call had given up wait for it.
+            let is_there = result.is_ok();
+            self.end_write(slot, result.map_err(|_| SlotVerdict::Kept));
+            self.end_waiters(slot, is_there);
         }
     }
 
@@ -247,11 +249,12 @@ impl NvmeStore {
         let task = if job.direction == TierDirection::Read { Task::Read } else { Task::Write };
         let num_late = job.give_up();
         self.stats.late += u64::from(num_late);
-        // What tried the device has failed; the others count, as many as there are.
-        for _ in 0..num_late {
+        // What tried the device has failed; the others count, as many as there are. Each is one chunk that is late.
+        let probes: Vec<Probe> = self.probes.extract_if(.., |probe| probe.job == id).collect();
+        for _ in probes.len()..num_late as usize {
             self.note_fault(task, &Fault::Late, Pass::USUAL);
         }
-        for probe in self.probes.extract_if(.., |probe| probe.job == id).collect::<Vec<_>>() {
+        for probe in probes {
             self.note_fault(task, &Fault::Late, probe.pass);
         }
         tracing::warn!(job = id.0, tier = &*self.name, num_chunks = num_late, "late; given up");

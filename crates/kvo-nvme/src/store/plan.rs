@@ -58,15 +58,22 @@ impl NvmeStore {
         let wanted_max = if self.health.is_up() { u32::MAX } else { 1 };
         let wanted = u32::try_from(admitted.len()).unwrap_or(u32::MAX).min(wanted_max);
         let to_write = &admitted[..wanted as usize];
-        let evicted = to_write.iter().filter(|&&index| self.catalog.evict_unproven(&job.chunk(index).key));
-        let num_spared = num_spared - u32::try_from(evicted.count()).expect("they are some of the spared");
-        let mut left = self.catalog.make_room(wanted, &self.scratch.keys, num_spared);
-        let mut absent = to_write.iter().copied().peekable();
+        // What is unproven is spared too: it goes when its own turn to be written comes, and leaves the room for that.
+        let num_absent = to_write.iter().filter(|&&index| !self.is_there(&job.chunk(index).key)).count();
+        let num_absent = u32::try_from(num_absent).expect("they are some of those wanted");
+        let mut left = self.catalog.make_room(num_absent, &self.scratch.keys, num_spared);
+        let mut to_write = to_write.iter().copied().peekable();
         let mut num_begun = 0;
+        let mut is_full = false;
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
-            if absent.next_if_eq(&index).is_some() && left > 0 && self.may_move(Direction::Write, id, index) {
-                left -= 1;
+            let is_wanted = to_write.next_if_eq(&index).is_some();
+            let needed = u32::from(is_wanted && !self.is_there(&chunk.key));
+            // Nothing is written behind the first that has no room.
+            is_full |= left < needed;
+            if is_wanted && !is_full && self.may_move(Direction::Write, id, index) {
+                self.catalog.evict_unproven(&chunk.key);
+                left -= needed;
                 num_begun += 1;
                 let origin = Origin { run, end_token: chunk.end_token };
                 let (slot, tenant) = self
@@ -104,13 +111,18 @@ impl NvmeStore {
         self.scratch.absent = absent_indices;
     }
 
+    /// Whether the key has a slot.
+    fn is_there(&self, key: &OffloadKey) -> bool {
+        self.catalog.residence(key) != Residence::Absent
+    }
+
     /// How many of the absent chunks of a job are let in: so many from the head on.
     fn admitted(&mut self, job: &Job, absent: &[u32]) -> usize {
         let Some(gate) = &mut self.gate else { return absent.len() };
         let offered = &mut self.scratch.offered;
         offered.clear();
         offered.extend(absent.iter().map(|&index| job.chunk(index).key));
-        let reads_at_once = self.reads_inflight_max * self.worker.geometry.num_devices as usize;
+        let reads_at_once = self.reads_inflight_max.saturating_mul(self.worker.geometry.num_devices as usize);
         let reads_wait = self.inflight_reads > reads_at_once;
         let is_there = |key: &OffloadKey| self.catalog.residence(key) != Residence::Absent;
         gate.admit(job.req, offered, self.clock.now(), reads_wait, is_there)

@@ -52,9 +52,10 @@ impl SecondaryTier for NvmeStore {
     /// [`Busy`](kvo_core::RejectReason::Busy) if the queue has no room for the job's chunks now,
     /// [`ReadOnly`](kvo_core::RejectReason::ReadOnly) for a write while nothing can be written,
     /// [`Unavailable`](kvo_core::RejectReason::Unavailable) while the device has failed too often,
-    /// [`Invalid`](kvo_core::RejectReason::Invalid) if the job is empty, has the number of a job that is not reported yet,
-    /// names a slot that the host memory does not have, or reads two chunks into one slot. Then nothing of the job
-    /// was begun.
+    /// [`Invalid`](kvo_core::RejectReason::Invalid) if the job is empty, or has more chunks than 32 bits count; if it has
+    /// the number of a job that is not reported yet, or of a late one of which the device still has a chunk; if it names a
+    /// slot that the host memory does not have, or reads two chunks into one slot. Also of a store that was shut down, an
+    /// invalid job is that and not unavailable. Then nothing of the job was begun.
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
         // What has ended meanwhile has room and pins to give back.
         self.absorb();

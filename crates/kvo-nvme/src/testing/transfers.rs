@@ -185,7 +185,10 @@ impl Transfers {
         lock(&self.disk).set_plan(plan);
         let mut done = self.worker.run(op);
         lock(&self.disk).set_plan(Plan::good());
-        assert!(!matches!(done.result, Err(Fault::Engine(_) | Fault::Memory(_))), "{done:?}");
+        assert!(
+            !matches!(done.result, Err(Fault::Engine(_) | Fault::Ended(_) | Fault::Memory(_))),
+            "{done:?}"
+        );
         if let (Some(Plant::ChecksumIgnored), Err(Fault::Checksum { written, .. })) =
             (self.plant, &done.result)
         {

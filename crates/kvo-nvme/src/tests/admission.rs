@@ -56,3 +56,13 @@ fn nothing_is_let_in_while_reads_wait() {
     assert_eq!(rig.poll().len(), 1);
     check_write(&mut rig, 4, &[3], &[]);
 }
+
+#[test]
+fn any_number_of_reads_at_once_can_be_asked_for() {
+    let admission = Admission { skip_while_reads_wait: true, ..Admission::default() };
+    let options = NvmeOptions::new("unused", 8, CHUNK_BYTES as u64);
+    let dirs = vec!["unused".into(), "unused, too".into()];
+    let mut rig =
+        Rig::with_options(NvmeOptions { admission, dirs, reads_inflight_max: usize::MAX, ..options });
+    check_write(&mut rig, 1, &[1], &[]);
+}

@@ -5,7 +5,10 @@ use std::{io, time::Duration};
 use kvo_core::{RejectReason, SlotId, TierCompletion, TierDirection};
 
 use super::{CHUNK_BYTES, Rig, Trouble, keys};
-use crate::{BreakerOptions, NvmeOptions, TierState};
+use crate::{
+    BreakerOptions, NvmeOptions, TierState,
+    engine::{Event, Fault, OpDone},
+};
 
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -172,4 +175,42 @@ fn a_full_file_system_takes_no_writes_for_a_pause_and_reads_go_on() {
     rig.put(1, &[3]);
     assert_eq!(rig.store.state(), TierState::Up);
     rig.put(1, &[4, 5]);
+}
+
+/// The write that tries a full disk is one error if it is late, and the breaker bears one.
+#[test]
+fn a_try_that_is_late_is_one_error_of_the_device() {
+    let mut rig = Rig::with_options(NvmeOptions {
+        breaker: BreakerOptions { errors: 2, window: Duration::from_secs(10), pause: PAUSE },
+        ..NvmeOptions::new("unused", 8, CHUNK_BYTES as u64)
+    });
+    rig.put(1, &[1]);
+    let job = rig.write(1, &[2]);
+    rig.run_all(&[(2, Trouble::Error(io::ErrorKind::StorageFull))]);
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([2]))]);
+    rig.clock.advance(PAUSE);
+    let job = rig.write(1, &[3]);
+    rig.clock.advance(Duration::from_secs(30));
+    assert_eq!(rig.poll(), [TierCompletion::except(job, keys([3])).with_held(vec![SlotId(3)])]);
+    assert_eq!(rig.store.state(), TierState::ReadOnly);
+    rig.check_resident(0..3, &[1]);
+}
+
+/// What can never be read is no hit: a lookup that says so costs each request a load that fails.
+#[test]
+fn a_device_whose_thread_has_ended_is_closed_at_once_and_tried_once_a_pause() {
+    let mut rig = rig(8);
+    rig.put(1, &[1, 2]);
+    for _ in 0..3 {
+        rig.check_resident(0..3, &[1, 2]);
+        let job = rig.read(2, &[1]);
+        let op = rig.next_op().unwrap();
+        let result = Err(Fault::Ended("this end belongs to the test"));
+        rig.hand.events.send(Event::Moved(OpDone { op, result })).unwrap();
+        assert_eq!(rig.poll(), [TierCompletion::except(job, keys([1]))]);
+        assert_eq!(rig.store.state(), TierState::Open);
+        rig.check_resident(0..3, &[]);
+        rig.clock.advance(PAUSE);
+    }
+    assert_eq!(rig.store.counts().evictable, 2, "what is there is kept");
 }

@@ -236,6 +236,26 @@ fn a_durable_chunk_whose_record_does_not_come_is_late_and_there_when_it_does() {
     assert!(rig.store.read_chunk(&key(1), &mut bytes.clone()).unwrap());
 }
 
+/// A job that waits for a direct write ends with its record, as that does, and with no later write into its slot.
+#[test]
+fn a_job_that_waits_for_a_late_record_of_a_direct_write_ends_with_it() {
+    for is_safe in [true, false] {
+        let options = NvmeOptions { deadline: Duration::from_millis(20), ..options(1, true) };
+        let Heard { mut rig, told, events } = rig(options, Recovered::default());
+        rig.store.write_chunk(key(1), &[3; CHUNK_BYTES]).unwrap_err();
+        let job = rig.write(1, &[1]);
+        assert_eq!(rig.poll(), [], "nobody knows yet");
+
+        let entry = told.lock().unwrap().entries[0];
+        let (slot, generation) = (entry.slot, chunk(&entry).generation);
+        let result = if is_safe { Ok(()) } else { Err(io::Error::from_raw_os_error(5)) };
+        events.send(Event::Recorded { slot, generation, result }).unwrap();
+        let failed = if is_safe { vec![] } else { keys([1]) };
+        assert_eq!(rig.poll(), [TierCompletion::except(job, failed)], "safe: {is_safe}");
+        rig.check_resident(0..2, if is_safe { &[1] } else { &[] });
+    }
+}
+
 #[test]
 fn without_durability_a_failed_record_costs_nothing_now() {
     let Heard { mut rig, events, .. } = rig(options(4, false), Recovered::default());
@@ -342,6 +362,24 @@ fn a_write_of_an_unproven_chunk_waits_for_whoever_reads_it() {
         assert_eq!(rig.poll(), [write, read].map(ended));
         rig.store.assert_consistent();
     }
+}
+
+#[test]
+fn an_unproven_chunk_gives_no_room_to_others_of_its_job() {
+    let mut rig = killed(options(2, false));
+    rig.put(1, &[2]);
+    let read = rig.read(2, &[2]);
+    let write = rig.write(3, &[3, 1]);
+    assert_eq!(rig.poll(), [TierCompletion::except(write, keys([3, 1]))], "nobody can say that it is whole");
+    rig.check_resident(0..4, &[1, 2]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::done(read)]);
+    // Where it comes first, it has its own room.
+    let read = rig.read(2, &[2]);
+    let write = rig.write(3, &[1, 3]);
+    rig.run_all(&[]);
+    assert_eq!(rig.poll(), [TierCompletion::done(read), TierCompletion::except(write, keys([3]))]);
+    rig.get(4, &[1, 2], &[]);
 }
 
 #[test]

@@ -247,3 +247,32 @@ fn a_store_that_says_it_wrote_more_than_can_be_counted_is_used_and_closed() {
         assert!(open.store.recovery().clean);
     }
 }
+
+/// What keeps a store from being opened and is not of its files costs it nothing.
+#[test]
+fn a_store_that_was_closed_and_cannot_be_opened_keeps_its_order_and_its_proof() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = NvmeOptions::new(dir.path(), 3, BYTES as u64);
+    let mut open = Open::new(options.clone());
+    assert!(open.run(1, TierDirection::Write, &[1, 2, 3]).is_empty());
+    assert!(open.run(2, TierDirection::Read, &[2]).is_empty());
+    open.store.close(LONG).unwrap();
+
+    for failures in 1..4 {
+        // Of memory that may move no address can be given to the kernel.
+        let uring = NvmeOptions { engine: EngineKind::Uring, ..options.clone() };
+        let error = NvmeStore::open(uring, super::Memory::new(16, BYTES)).unwrap_err();
+        assert!(matches!(error, crate::OpenError::Uring { .. }), "{error}");
+        let mut open = Open::new(options.clone());
+        let report = open.store.recovery();
+        assert!(report.clean && !report.order_damaged, "{failures}: {report:?}");
+        assert_eq!((report.chunks, report.unproven), (3, 0));
+        let hits =
+            |store: &mut NvmeStore| [1, 2, 3].map(|n| store.lookup(RequestId(0), &key(n)) == TierLookup::Hit);
+        assert_eq!(hits(&mut open.store), [true; 3]);
+        open.store.close(LONG).unwrap();
+    }
+    let mut open = Open::new(options);
+    assert!(open.run(3, TierDirection::Write, &[4, 5]).is_empty());
+    assert_eq!(open.store.lookup(RequestId(0), &key(2)), TierLookup::Hit, "the last that was used goes last");
+}

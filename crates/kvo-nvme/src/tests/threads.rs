@@ -16,7 +16,7 @@ use kvo_core::{
 use kvo_cpu::{HostRegion, RegionOptions};
 
 use super::{Memory, Trap, content, key, keys};
-use crate::{EngineKind, NvmeOptions, NvmeStore, OpenError};
+use crate::{EngineKind, NvmeOptions, NvmeStore, OpenError, TierState};
 
 const BYTES: usize = 20_000;
 const STRIDE: u64 = 20_480;
@@ -275,4 +275,29 @@ fn a_store_over_real_host_memory_uses_io_uring_where_it_works() {
         eprintln!("SKIPPED: no direct I/O in {}", other.path().display());
         assert_eq!(info.kind, EngineKind::Threads);
     }
+}
+
+#[test]
+fn a_ring_whose_thread_has_ended_leaves_no_hits_that_cannot_be_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(HostRegion::anonymous(&RegionOptions::new(8, BYTES)).unwrap());
+    let options = NvmeOptions { engine: EngineKind::Uring, ..NvmeOptions::new(dir.path(), 4, BYTES as u64) };
+    let Ok(mut store) = NvmeStore::open(options, memory) else {
+        eprintln!("SKIPPED, no io_uring");
+        return;
+    };
+    store.submit(job(1, TierDirection::Write, 0, 0..4)).unwrap();
+    store.drain(LONG).unwrap();
+    assert_eq!(polled(&mut store), [TierCompletion::done(JobId(1))]);
+    store.break_device(0);
+    store.submit(job(2, TierDirection::Read, 4, 0..2)).unwrap();
+    store.drain(LONG).unwrap();
+    assert_eq!(polled(&mut store), [TierCompletion::except(JobId(2), keys([0, 1]))]);
+    assert_eq!(store.lookup(RequestId(1), &key(3)), TierLookup::Miss);
+    assert_eq!((store.state(), store.counts().evictable), (TierState::Open, 4), "what is there is kept");
+    // The next opening finds all of it.
+    store.close(LONG).unwrap();
+    let memory = Arc::new(HostRegion::anonymous(&RegionOptions::new(8, BYTES)).unwrap());
+    let mut store = NvmeStore::open(NvmeOptions::new(dir.path(), 4, BYTES as u64), memory).unwrap();
+    assert_eq!(store.lookup(RequestId(1), &key(3)), TierLookup::Hit);
 }

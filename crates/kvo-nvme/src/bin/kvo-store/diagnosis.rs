@@ -125,6 +125,11 @@ fn of_open(error: &OpenError) -> Told {
         OpenError::NoRoom { .. } => {
             failed("no_room", "Ask for fewer chunks, make room, or give --shrink to take what there is.")
         }
+        OpenError::NotWiped { .. } => failed(
+            "not_wiped",
+            "All others are, and no chunk is found any more; bytes of chunks may be left in these, so destroy the device \
+             or erase it by its own means.",
+        ),
         _ => ("io", FAILED, None),
     }
 }

@@ -101,14 +101,14 @@ fn a_thread_that_panics_fails_what_it_has_and_no_other_device() {
         }
         for done in rig.all_done(64) {
             match (rig.geometry.place(done.op.slot).device, done.result) {
-                (0, Err(Fault::Engine(_))) | (1, Ok(_)) => {}
+                (0, Err(Fault::Ended(_))) | (1, Ok(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
         rig.submit(0, 1, tenant(1), Action::Read { checksum: 0 });
         assert!(matches!(rig.next_done().result, Err(Fault::Checksum { .. })));
         rig.submit(0, 0, tenant(1), Action::Read { checksum: 0 });
-        assert!(matches!(rig.next_done().result, Err(Fault::Engine(_))));
+        assert!(matches!(rig.next_done().result, Err(Fault::Ended(_))));
         rig.stop();
         assert!((0..128).all(|host| rig.memory.with_write(SlotId(host), &mut |_| ()).is_ok()));
     }

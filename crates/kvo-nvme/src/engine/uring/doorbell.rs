@@ -59,7 +59,9 @@ impl Parking {
 
     /// The thread does not wait any more.
     pub(super) fn unpark(&self) {
-        self.wanted.store(0, Ordering::SeqCst);
+        // A store would do, and cost as much; but loom would have it that a producer's change, which came before it, may
+        // also come after the next `park`.
+        self.wanted.swap(0, Ordering::SeqCst);
     }
 
     /// Whether the thread has to be woken for `work` that was put into its queue before; says so to one producer
@@ -67,8 +69,10 @@ impl Parking {
     #[must_use]
     pub(super) fn has_to_be_woken(&self, work: WakeFor) -> bool {
         fence(Ordering::SeqCst);
-        self.wanted.load(Ordering::SeqCst) & work.0 != 0
-            && self.wanted.swap(0, Ordering::SeqCst) & work.0 != 0
+        // What is wanted is taken by whoever rings, and by nobody else: the thread may wait for other work by now, and
+        // who puts that must find it wanted.
+        let taken = |wanted| (wanted & work.0 != 0).then_some(0);
+        self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken).is_ok()
     }
 }
 
@@ -176,6 +180,42 @@ mod interleavings {
             assert!(rung <= 1, "one call is enough");
             assert!(seen == num_producers || rung == 1, "saw {seen} of {num_producers} and sleeps");
         });
+    }
+
+    /// The thread parks, is woken by something else, and parks for other work, while producers put both kinds.
+    fn check_twice(first: WakeFor, second: WakeFor) {
+        loom::model(move || {
+            let parking = Arc::new(Parking::default());
+            let queues = [first, second].map(|work| (work, Arc::new(AtomicUsize::new(0))));
+            let rung = Arc::new(AtomicUsize::new(0));
+            let producers = queues.clone().map(|(work, queue)| {
+                let (parking, rung) = (parking.clone(), rung.clone());
+                thread::spawn(move || {
+                    queue.fetch_add(1, Ordering::Relaxed);
+                    if parking.has_to_be_woken(work) {
+                        rung.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            });
+            parking.park(first);
+            parking.unpark();
+            // What was heard until here does not end the second wait.
+            rung.swap(0, Ordering::Relaxed);
+            parking.park(second);
+            let seen = queues[1].1.load(Ordering::Relaxed);
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            let rung = rung.load(Ordering::Relaxed);
+            assert!(
+                seen == 1 || rung > 0,
+                "{second:?} was put, not seen while {first:?} was waited for before, and not told"
+            );
+        });
+    }
+
+    #[test]
+    fn a_producer_that_comes_late_to_one_wait_does_not_silence_the_next() {
+        check_twice(WakeFor::READS, WakeFor::WRITES);
+        check_twice(WakeFor::WRITES, WakeFor::WRITES);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Unsummed {
 impl Drop for Unsummed {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.fail(ticket, Fault::Engine("the checksum threads are gone"));
+            self.fail(ticket, Fault::Ended("the checksum threads have ended"));
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         let op = Op { job: JobId(1), index: 0, host: SlotId(0), slot: 0, tenant, action: Action::Write };
         let reports = Reports::new(events);
         drop(Unsummed::new(Ticket::new(op, &reports), device));
-        let Ok(Event::Moved(OpDone { result: Err(Fault::Engine(_)), .. })) = reported.try_recv() else {
+        let Ok(Event::Moved(OpDone { result: Err(Fault::Ended(_)), .. })) = reported.try_recv() else {
             panic!("it is reported as failed")
         };
         assert_eq!((reports.num_open(), reported.len()), (0, 0), "and once");

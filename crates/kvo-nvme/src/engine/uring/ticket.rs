@@ -48,7 +48,7 @@ impl Reports {
 }
 
 /// An op that was taken: whoever holds this owes the report. One that is dropped, because a thread panicked or ended
-/// early, reports a fault.
+/// early, reports that it has.
 #[derive(Debug)]
 pub(super) struct Ticket {
     op: Op,
@@ -82,7 +82,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.send(Err(Fault::Engine("the I/O thread gave up")));
+        self.send(Err(Fault::Ended("the I/O thread has ended")));
     }
 }
 

@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// Bytes that are written at once to fill a store.
-const PIECE_BYTES: u64 = 1 << 20;
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes after which filling waits for the device.
-const SYNC_BYTES: u64 = 256 << 20;
+pub(super) const SYNC_BYTES: u64 = 256 << 20;
 
 /// A part of a piece.
 pub(super) fn usize_of(bytes: u64) -> usize {
@@ -118,14 +118,11 @@ impl Inspection {
     /// the others. `progress` is told of the bytes, as they are written; if it answers `false`, that is enough.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; the store is as good as it was.
+    /// [`OpenError::NotWritable`]; [`OpenError::Damaged`] and [`OpenError::Other`] as [`wipe`](Self::wipe), and nothing
+    /// was written then; and [`OpenError::Io`]; the store is as good as it was.
     pub fn fill(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<(), OpenError> {
         self.check_writable()?;
-        self.fill_slots(progress).map(|_| ())
-    }
-
-    /// Says whether all were written.
-    pub(super) fn fill_slots(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool, OpenError> {
+        self.check_whole()?;
         let zeroes = AlignedBytes::zeroed(usize_of(PIECE_BYTES));
         for (device, file) in (0..).zip(&self.data) {
             let Some(file) = file else { continue };
@@ -145,10 +142,10 @@ impl Inspection {
                 file.file.sync_all().map(|()| true)
             };
             if !fill().map_err(|source| file.error("fill", source))? {
-                return Ok(false);
+                break;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     pub(super) fn check_writable(&self) -> Result<(), OpenError> {

@@ -2,7 +2,9 @@
 
 use std::{
     fs::{self, OpenOptions},
+    ops::Range,
     os::unix::fs::FileExt,
+    sync::Mutex,
 };
 
 use kvo_core::{BlockHash, GroupIdx};
@@ -10,6 +12,7 @@ use kvo_core::{BlockHash, GroupIdx};
 use super::*;
 use crate::{
     IfOther,
+    file::{ChunkFile, StableFile},
     files::{
         open,
         tests::{Dirs, flip, set_len},
@@ -390,7 +393,7 @@ fn files_that_may_only_be_read_are_looked_into_and_not_mended() {
 
 /// Whether there is anything in a slot, or in a record but for that of slot 20.
 fn has_anything(rig: &Rig) -> bool {
-    let has = |path: PathBuf, from: u64, but: std::ops::Range<u64>| {
+    let has = |path: PathBuf, from: u64, but: Range<u64>| {
         let bytes = fs::read(path).unwrap();
         let mut rest = (from..).zip(&bytes[usize::try_from(from).unwrap()..]);
         rest.any(|(at, byte)| *byte != 0 && !but.contains(&at))
@@ -488,4 +491,118 @@ fn a_wipe_needs_one_good_superblock() {
     flip(&rig.index(), 100);
     assert!(rig.inspect().wipe(&mut |_| true).unwrap());
     assert!(!has_anything(&rig) && !rig.report().superblock_damaged);
+}
+
+/// Every file of the stores, with its bytes.
+fn bytes_of(rigs: &[&Rig]) -> Vec<Vec<u8>> {
+    let paths = rigs.iter().flat_map(|rig| {
+        let data = (0..rig.dirs.paths().len()).map(|device| rig.data(device));
+        data.chain([rig.index()])
+    });
+    paths.map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn of_other_directories_than_the_stores_no_slot_is_written() {
+    let (rig, other) = (Rig::filled(2), Rig::filled(1));
+    let before = bytes_of(&[&rig, &other]);
+    let (dirs, others) = (rig.dirs.paths(), other.dirs.paths());
+    for given in [dirs[..1].to_vec(), [&dirs[..], &others].concat()] {
+        let untouched = |error: OpenError| {
+            assert!(matches!(error, OpenError::Other { field: "dirs", .. }), "{error}");
+            assert!(bytes_of(&[&rig, &other]) == before, "{given:?}");
+        };
+        let inspect = || Inspection::open(&given).unwrap();
+        untouched(inspect().wipe(&mut |_| true).unwrap_err());
+        untouched(inspect().fill(&mut |_| true).unwrap_err());
+    }
+}
+
+/// Headers lie in memory where direct I/O does not take them.
+#[test]
+fn a_header_is_written_again_after_a_chunk_was_read() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+    let rig = Rig::filled(1);
+    flip(&rig.data(0), 40);
+    let mut inspection = rig.inspect();
+    let chunk = inspection.read_records().unwrap().chunks[0];
+    inspection.read_chunk(&chunk).unwrap();
+    let flags = fcntl_getfl(&inspection.data[0].as_ref().unwrap().file).unwrap();
+    assert!(!flags.contains(OFlags::DIRECT), "{flags:?}");
+    inspection.repair_headers().unwrap();
+    assert!(inspection.problems().is_empty(), "{:?}", inspection.problems());
+}
+
+/// A device that does not let some of its bytes be written.
+struct Broken {
+    bytes: Range<u64>,
+    error: Errno,
+    fails_syncs: bool,
+    written: Mutex<u64>,
+}
+
+impl ChunkFile for Broken {
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        unreachable!("nothing is read")
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        if offset < self.bytes.end && self.bytes.start < offset + bytes.len() as u64 {
+            return Err(self.error.into());
+        }
+        *self.written.lock().unwrap() += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+}
+
+impl StableFile for Broken {
+    fn sync(&self) -> io::Result<()> {
+        if self.fails_syncs { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+}
+
+/// Overwrites 300 slots of two blocks each, of which some bytes cannot be written: so many slots are left, and so many
+/// blocks are not written.
+#[track_caller]
+fn check_left(bytes: Range<u64>, error: Errno, fails_syncs: bool, slots: u32, blocks: u64) {
+    let geometry = Geometry::new(300, 1, CHUNK_BYTES).unwrap();
+    let bytes = DATA_START + bytes.start..DATA_START + bytes.end;
+    let file = Broken { bytes, error, fails_syncs, written: Mutex::new(0) };
+    let left = wipe::overwrite(&file, &geometry, 0, &mut |_| true).unwrap();
+    let written = *file.written.lock().unwrap();
+    assert_eq!((left.num_slots, 600 - written / 4096), (slots, blocks));
+    assert_eq!(left.error.is_some(), slots > 0);
+}
+
+#[test]
+fn what_cannot_be_overwritten_keeps_no_other_slot_from_it() {
+    check_left(0..0, Errno::IO, false, 0, 0);
+    check_left(8192 + 5000..8192 + 5001, Errno::IO, false, 1, 1);
+    check_left(8192..3 * 8192, Errno::IO, false, 2, 4);
+    // Across two pieces.
+    check_left((1 << 20) - 1..(1 << 20) + 1, Errno::NODATA, false, 2, 2);
+    // A device that is gone, or full, is not asked for every slot.
+    check_left(5000..5001, Errno::NODEV, false, 300, 600);
+    check_left((1 << 20) + 5000..(1 << 20) + 5001, Errno::NOSPC, false, 300 - 128, 600 - 256);
+    // Of a sync that fails nobody knows whose bytes are lost.
+    check_left(5000..5001, Errno::IO, true, 300, 1);
+}
+
+#[test]
+fn a_wipe_goes_on_behind_a_device_that_takes_nothing_and_says_what_is_left() {
+    let rig = Rig::filled(2);
+    let mut inspection = rig.inspect();
+    let path = rig.data(0);
+    // It may only be read.
+    inspection.data[0] = Some(LockedFile { file: fs::File::open(&path).unwrap(), path: path.clone() });
+    let error = inspection.wipe(&mut |_| true).unwrap_err();
+    let OpenError::NotWiped { path: of, num_slots: 20, .. } = &error else { panic!("{error}") };
+    assert_eq!(*of, path);
+    drop(inspection);
+    let bytes = fs::read(rig.data(1)).unwrap();
+    assert!(bytes[usize::try_from(DATA_START).unwrap()..].iter().all(|byte| *byte == 0));
+    assert_eq!((rig.contents().chunks.len(), rig.report().chunks), (0, 0));
+    assert!(has_anything(&rig));
+    assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+    assert!(!has_anything(&rig));
 }

@@ -248,6 +248,28 @@ fn an_interrupted_emptying_is_finished_without_a_question() {
 }
 
 #[test]
+fn an_emptying_that_is_interrupted_twice_is_finished_without_a_question() {
+    // From when it has said that it empties.
+    for first in 1..100 {
+        for second in 0..100 {
+            let mut rig = Rig::made(2);
+            rig.options.fingerprint = [4; 32];
+            rig.options.if_other = IfOther::Empty;
+            if !kill(&rig, first) {
+                assert!(first > 6, "{first} steps");
+                return;
+            }
+            rig.options.if_other = IfOther::Refuse;
+            if !kill(&rig, second) {
+                break;
+            }
+            check_whole(&rig.open().unwrap_or_else(|error| panic!("steps {first}, {second}: {error}")));
+        }
+    }
+    panic!("it is never made");
+}
+
+#[test]
 fn every_block_is_written_when_that_is_asked_for() {
     let mut rig = Rig::new(1);
     rig.options.preinit = Preinit::Full;
@@ -362,4 +384,30 @@ fn check_without_fallocate(system: &NoFallocate) {
     let files = rig.open_on(system).unwrap();
     check_whole(&files);
     assert!(files.recovered.chunks.is_empty());
+}
+
+/// Whoever has locked a file that was made for nothing would go on with one that loses its name.
+#[test]
+fn a_file_that_was_made_for_nothing_is_locked_until_it_is_removed() {
+    use rustix::{
+        fs::{FlockOperation, flock},
+        io::Errno,
+    };
+    struct Full<'a>(&'a Dirs, Cell<usize>);
+    impl System for Full<'_> {
+        fn allocate(&self, _: &File, _: u64) -> Result<(), Errno> {
+            Err(Errno::NOSPC)
+        }
+
+        /// Counts the files that nobody else can lock.
+        fn before_step(&self) {
+            let files = [self.0.index(), self.0.data(0), self.0.data(1)].into_iter().flat_map(File::open);
+            let is_locked = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive).is_err();
+            self.1.set(files.filter(is_locked).count());
+        }
+    }
+    let rig = Rig::new(2);
+    let full = Full(&rig.dirs, Cell::new(0));
+    rig.open_on(&full).unwrap_err();
+    assert_eq!((full.1.get(), rig.files()), (3, vec![]), "all three, when the first is about to go");
 }
