@@ -109,7 +109,9 @@ pub enum CopyOutcome {
         /// Whose load it was.
         request: RequestId,
         /// Tokens, from the first on, that need not be computed: those that did not before the load, but for those of a
-        /// block in which it began; or those in front of the first copy of it that has failed.
+        /// block in which it began; or those in front of the first copy of it that has failed. None, if some group does not
+        /// have the window or the state any more from which it could go on there, or may have given it back since, as the
+        /// request computes [behind the load](crate::Scheduled::computed).
         computed: u32,
     },
     /// The chunks can be found from now on.
@@ -292,7 +294,8 @@ impl<M: OffloadManager> Connector<M> {
     /// How a copy has ended is known: its request goes on.
     fn decide(&mut self, copy: CopyId) -> CopyOutcome {
         let open = self.copies.get_mut(copy).expect("it has just been looked at");
-        let OpenCopy { direction, request: id, arrival, computed, usable, has_failed, is_void, .. } = *open;
+        let OpenCopy { direction, request: id, arrival, first_token, usable, has_failed, is_void, .. } =
+            *open;
         let first_chunks = std::mem::take(&mut open.first_chunks);
         let is_over = open.is_over();
         self.stats.count(direction, has_failed);
@@ -306,12 +309,14 @@ impl<M: OffloadManager> Connector<M> {
                 request.loading.retain(|open| *open != copy);
                 if has_failed {
                     let before = request.load_failed_at.unwrap_or(u32::MAX);
-                    request.load_failed_at = Some(before.min(computed));
+                    request.load_failed_at = Some(before.min(first_token));
                 }
                 if !request.loading.is_empty() {
                     return CopyOutcome::Open;
                 }
-                if let Some(computed) = request.load_failed_at.take() {
+                if let Some(failed_at) = request.load_failed_at.take() {
+                    // What came with others in front of it is a head; of a window or a state it is of no use.
+                    let computed = if self.options.is_cut_anywhere() { failed_at } else { request.load_from };
                     request.reads_no_more = true;
                     request.take_back(computed, &self.options);
                     CopyOutcome::LoadFailed { request: id, computed }

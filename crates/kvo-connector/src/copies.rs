@@ -30,8 +30,8 @@ pub(crate) struct OpenCopy {
     pub(crate) token: JobToken,
     /// With the pools that they are of.
     blocks: Vec<(u32, BlockId)>,
-    /// Tokens that need not be computed if it is a load that fails.
-    pub(crate) computed: u32,
+    /// The first token that it brings, if it is a load.
+    pub(crate) first_token: u32,
     /// Tokens that need not be computed after it.
     pub(crate) usable: u32,
     /// The chunks of a store.
@@ -90,7 +90,7 @@ impl OpenCopy {
             arrival,
             token,
             blocks: plan.blocks().map(|(group, block)| (pool_of(group), block)).collect(),
-            computed: 0,
+            first_token: 0,
             usable: 0,
             keys: Vec::new(),
             first_chunks: Vec::new(),

@@ -52,6 +52,30 @@ impl GroupOptions {
     pub fn chunk_tokens(&self) -> u32 {
         self.block_tokens * self.blocks_per_chunk
     }
+
+    /// The first token that the one behind `computed` needs; of a state, the one that has left it behind.
+    pub(crate) fn first_attended(&self, computed: u32) -> u32 {
+        match self.kind {
+            GroupKind::Full => 0,
+            GroupKind::Window { tokens } => computed.saturating_add(1).saturating_sub(tokens),
+            // The state in front of that token, and none before it.
+            GroupKind::State => computed.saturating_sub(1),
+        }
+    }
+
+    /// Whether what is computed may be taken back to `to` tokens, though of those in front of `computed` there may be no more
+    /// blocks than the next token needs.
+    pub(crate) fn can_go_back(&self, computed: u32, to: u32) -> bool {
+        let needed = self.first_attended(to);
+        let is_kept = match self.kind {
+            GroupKind::Full => true,
+            GroupKind::Window { .. } => {
+                needed / self.block_tokens >= self.first_attended(computed) / self.block_tokens
+            }
+            GroupKind::State => to == computed,
+        };
+        needed >= to || is_kept
+    }
 }
 
 /// What a [`Connector`](crate::Connector) is made with.
@@ -138,6 +162,16 @@ impl ConnectorOptions {
             Some(field) => Err(OptionsError::NoRate { field }),
             None => Ok(()),
         }
+    }
+
+    /// Whether any number of whole blocks, from the first on, is of use without those behind it.
+    pub(crate) fn is_cut_anywhere(&self) -> bool {
+        self.groups.iter().all(|group| group.kind == GroupKind::Full)
+    }
+
+    /// `to`, if every group can go back to so many tokens from `computed`; else nothing.
+    pub(crate) fn go_back(&self, computed: u32, to: u32) -> u32 {
+        if self.groups.iter().all(|group| group.can_go_back(computed, to)) { to } else { 0 }
     }
 
     /// The least number of tokens that is whole blocks in every group.

@@ -7,7 +7,7 @@ use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 use crate::{
     BlockDetail, ChunkNames, CopyId, Namespace,
     matching::{Boundary, Wish},
-    options::{ConnectorOptions, GroupKind, GroupOptions},
+    options::{ConnectorOptions, GroupOptions},
     params::RequestParams,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Request {
     pub(crate) waits_for: Option<(u32, OffloadKey)>,
     /// The copies of the load that it waits for, or whose layers it computes behind, as far as they are not decided.
     pub(crate) loading: Vec<CopyId>,
-    /// Tokens in front of that load that are good whatever comes of it.
+    /// Tokens in front of that load that are good whatever comes of it, and from which compute can go on in every group.
     pub(crate) load_from: u32,
     /// Tokens in front of the first copy of it that has failed.
     pub(crate) load_failed_at: Option<u32>,
@@ -243,12 +243,7 @@ impl GroupState {
     /// Forgets blocks that an engine which computes the token behind `computed` has no use for any more: it may have given
     /// them back, and if they were in front of what was loaded nothing was ever written into them.
     pub(crate) fn leave_behind(&mut self, computed: u32, group: &GroupOptions) {
-        let first = match group.kind {
-            GroupKind::Full => return,
-            GroupKind::Window { tokens } => computed.saturating_add(1).saturating_sub(tokens),
-            // The state in front of that token, and none before it.
-            GroupKind::State => computed.saturating_sub(1),
-        };
+        let first = group.first_attended(computed);
         let num_gone = ((first / group.block_tokens) as usize).min(self.table.len());
         if let Some(gone) = self.table.get_mut(self.num_gone..num_gone) {
             gone.fill(None);

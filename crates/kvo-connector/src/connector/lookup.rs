@@ -11,7 +11,7 @@ use crate::{
     ConnectorError, CopyId, Economy,
     copies::{Copies, OpenCopy},
     matching::{Boundary, Finder, Found, Wish, blocks_needed, converge, needed},
-    options::{GroupKind, GroupOptions},
+    options::{ConnectorOptions, GroupKind, GroupOptions},
     plan::CopyPlan,
     request::{Data, Match, Request},
 };
@@ -91,7 +91,7 @@ impl<M: OffloadManager> Connector<M> {
         };
         let mut boundary = converge(groups, &wish, &mut finder);
         if let (Some(economy), Some(found)) = (&self.options.economy, boundary) {
-            boundary = worth(economy, groups, &wish, found, &mut finder);
+            boundary = worth(economy, &self.options, &wish, found, &mut finder);
         }
         let gave_up = finder.gave_up;
         if let Some((group, chunk)) = boundary.and_then(|boundary| boundary.later) {
@@ -159,7 +159,7 @@ impl<M: OffloadManager> Connector<M> {
         }
         request.matched = None;
         request.settled = wish.computed;
-        request.load_from = unspoilt(groups, &wish, boundary.end);
+        request.load_from = unspoilt(&self.options, &wish, boundary.end);
         for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
             state.set_table(table);
             // Chunks that are loaded whole need not be offered, unless some before them were not.
@@ -167,15 +167,13 @@ impl<M: OffloadManager> Connector<M> {
                 state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
             }
         }
-        let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
         let now = self.clock.now();
         for (part, LoadJob { token, slots }) in parts.iter().zip(jobs) {
             let plan = self.copies.plan_load(request, groups, part, &slots);
             self.stats.waits += plan.after.len() as u64;
             let pool_of = |group: GroupIdx| groups[group.0 as usize].pool;
             let mut copy = OpenCopy::new(&plan, request.arrival, token, self.options.num_workers, pool_of);
-            let first = part.iter().map(|of| of.first_token).min().unwrap_or(0);
-            copy.computed = if is_cut_anywhere { first } else { request.load_from };
+            copy.first_token = part.iter().map(|of| of.first_token).min().unwrap_or(0);
             copy.usable = boundary.usable;
             request.num_open += 1;
             request.loading.push(plan.copy);
@@ -249,12 +247,13 @@ impl Copies {
 /// The part of what was found that it is worth loading, if any is.
 fn worth(
     economy: &Economy,
-    groups: &[GroupOptions],
+    options: &ConnectorOptions,
     wish: &Wish,
     found: Boundary,
     finder: &mut impl Finder,
 ) -> Option<Boundary> {
     let Wish { computed, num_tokens, step, .. } = *wish;
+    let groups = &options.groups;
     // Groups of one kind have their chunks in the same tiers, so one stands for all.
     let (first, chunk_tokens) = (&groups[0], groups[0].chunk_tokens());
     let mut promoted = vec![(computed, 0)];
@@ -268,8 +267,7 @@ fn worth(
         let of_chunk = promoted.partition_point(|(start, _)| *start < end).min(promoted.len() - 1);
         (end, promoted[of_chunk].1)
     };
-    let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
-    let least = if is_cut_anywhere { computed / step * step + step } else { found.end };
+    let least = if options.is_cut_anywhere() { computed / step * step + step } else { found.end };
     let ends = (least..found.end).step_by(step as usize).chain([found.end]);
     let end = economy.split(computed, num_tokens, ends.map(up_to));
     if end == found.end {
@@ -283,14 +281,16 @@ fn worth(
     (end > computed).then_some(Boundary { end, usable: end, later })
 }
 
-/// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole.
-fn unspoilt(groups: &[GroupOptions], wish: &Wish, end: u32) -> u32 {
+/// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole. None,
+/// if some group has no more what the token behind them attends to.
+fn unspoilt(options: &ConnectorOptions, wish: &Wish, end: u32) -> u32 {
     let first = |group: &GroupOptions| {
         let blocks = blocks_needed(group, wish, end);
         let block = u32::try_from(blocks.start).unwrap_or(u32::MAX);
         if blocks.is_empty() { u32::MAX } else { block.saturating_mul(group.block_tokens) }
     };
-    groups.iter().map(first).fold(wish.computed, u32::min)
+    let unspoilt = options.groups.iter().map(first).fold(wish.computed, u32::min);
+    options.go_back(wish.computed, unspoilt)
 }
 
 /// Looks for chunks in the tiers, for each at most once.

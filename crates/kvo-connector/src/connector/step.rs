@@ -147,6 +147,7 @@ impl<M: OffloadManager> Connector<M> {
         for (state, new) in request.groups.iter_mut().zip(scheduled.new_blocks) {
             state.table.extend_from_slice(new);
         }
+        let is_loading = !request.loading.is_empty();
         for (group, state) in options.groups.iter().zip(&mut request.groups) {
             // Whatever compute may write. Of the blocks before it only reads.
             let first_written = (scheduled.computed / group.block_tokens) as usize;
@@ -154,6 +155,9 @@ impl<M: OffloadManager> Connector<M> {
                 copies.users(group.pool, *block, &request.loading, wait_for);
             }
             state.leave_behind(scheduled.computed, group);
+        }
+        if is_loading {
+            request.load_from = options.go_back(scheduled.computed, request.load_from);
         }
         request.settled = scheduled.settled;
         request.asks_since = None;

@@ -1,0 +1,82 @@
+//! Loads that failed or were void: what a request has still, and where it goes on.
+
+use kvo_connector::{CopyOutcome, CopyResult, GroupKind, GroupOptions, RequestParams};
+use kvo_core::{BlockId, RequestId};
+
+use crate::rig::{Bench, CHUNK, bench_with, tokens};
+
+/// A group of that kind, and a request 2 that has computed so many tokens of its three chunks, two of which are stored.
+fn computed_of(kind: GroupKind, computed: u32) -> (Bench, Vec<Option<BlockId>>) {
+    let mut bench = bench_with(8, |options| options.groups[0].kind = kind);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(2);
+    let plan = bench.compute_in(2, &blocks, 0, computed);
+    bench.done(&plan);
+    (bench, blocks)
+}
+
+/// Where a request goes on that has computed so many tokens, and whose load of the rest of the second chunk fails.
+#[track_caller]
+fn check_failed(kind: GroupKind, computed: u32, is_head_gone: bool, good: u32) {
+    let (mut bench, mut blocks) = computed_of(kind, computed);
+    assert_eq!(bench.loadable(2, computed), 2 * CHUNK - computed);
+    if is_head_gone {
+        blocks[0] = None;
+    }
+    let load = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap();
+    bench.idle();
+    let outcome = bench.report(load, CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: good });
+}
+
+#[test]
+fn a_request_whose_window_is_gone_begins_anew_when_its_load_fails() {
+    let window = GroupKind::Window { tokens: CHUNK };
+    check_failed(window, 2 * CHUNK - 1, true, 0);
+    // The token behind what it has attends to the first block, so that is there.
+    check_failed(window, 2 * CHUNK - 4, false, CHUNK);
+    check_failed(window, CHUNK, false, CHUNK);
+}
+
+#[test]
+fn a_request_whose_state_is_gone_begins_anew_when_its_load_fails() {
+    check_failed(GroupKind::State, CHUNK + 4, true, 0);
+    check_failed(GroupKind::State, CHUNK, false, CHUNK);
+}
+
+/// What computes behind the layers of a load needs no window in front of it, and may have given that back.
+#[test]
+fn a_request_that_has_left_its_window_behind_begins_anew_when_its_load_fails() {
+    for kind in [GroupKind::Window { tokens: CHUNK }, GroupKind::State] {
+        let (mut bench, blocks) = computed_of(kind, CHUNK);
+        bench.loadable(2, CHUNK);
+        let load = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap();
+        bench.compute(2, 2 * CHUNK, 3 * CHUNK);
+        let outcome = bench.report(load, CopyResult::Failed);
+        assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 }, "{kind:?}");
+    }
+}
+
+#[test]
+fn of_several_groups_the_one_that_has_least_says_where_a_request_goes_on() {
+    let mut bench = bench_with(16, |options| {
+        options.groups = vec![GroupOptions::full(CHUNK), GroupOptions::window(CHUNK, CHUNK)];
+    });
+    let step = |bench: &mut Bench, id: u64, settled: u32| {
+        let tables = [bench.blocks(2), bench.blocks(2)];
+        let plan = bench.compute_tables(id, [&tables[0], &tables[1]], 0, settled);
+        bench.done(&plan);
+        tables
+    };
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    step(&mut bench, 1, 2 * CHUNK);
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    let [full, mut window] = step(&mut bench, 2, 2 * CHUNK - 1);
+    assert_eq!(bench.loadable(2, 2 * CHUNK - 1), 1);
+    window[0] = None;
+    let load = bench.connector.blocks_allocated(RequestId(2), &[&full, &window]).unwrap();
+    bench.idle();
+    let outcome = bench.report(load, CopyResult::Failed);
+    assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 });
+}
