@@ -23,6 +23,9 @@ pub struct Scheduled<'a> {
     pub request: RequestId,
     /// Of the blocks that the connector knows of, so many are still the request's, by group: fewer than all if the engine has
     /// taken some back, as those that a draft was to fill. Empty for all of them.
+    ///
+    /// Those in front of the window or the state that the request needs are not asked for any more. Only if it computes
+    /// behind a load, and that fails, it may need them again: an engine that has given some back by then says so here.
     pub kept_blocks: &'a [usize],
     /// Blocks behind those, by group in the order of their indices: new ones, and for a request
     /// that starts also those that were found on the GPU. Nothing stands for a block that the engine does not have.
@@ -154,7 +157,10 @@ impl<M: OffloadManager> Connector<M> {
             for block in state.table.iter().skip(first_written).flatten() {
                 copies.users(group.pool, *block, &request.loading, wait_for);
             }
-            state.leave_behind(scheduled.computed, group);
+            // Should its load fail, those in front of it are written too.
+            if !is_loading {
+                state.leave_behind(scheduled.computed, group);
+            }
         }
         if is_loading {
             request.load_from = options.go_back(scheduled.computed, request.load_from);

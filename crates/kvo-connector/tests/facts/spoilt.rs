@@ -1,6 +1,6 @@
 //! Loads that failed or were void: what a request has still, and where it goes on.
 
-use kvo_connector::{CopyOutcome, CopyResult, GroupKind, GroupOptions, RequestParams};
+use kvo_connector::{CopyOutcome, CopyResult, Finish, GroupKind, GroupOptions, RequestParams};
 use kvo_core::{BlockId, RequestId};
 
 use crate::rig::{Bench, CHUNK, bench_with, tokens};
@@ -79,4 +79,30 @@ fn of_several_groups_the_one_that_has_least_says_where_a_request_goes_on() {
     bench.idle();
     let outcome = bench.report(load, CopyResult::Failed);
     assert_eq!(outcome, CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 });
+}
+
+/// B25: a block in front of what was loaded is written when all is computed anew.
+#[test]
+fn compute_after_a_load_behind_layers_waits_for_who_uses_the_blocks_in_front_of_it() {
+    for kind in [GroupKind::State, GroupKind::Window { tokens: 2 }] {
+        for is_reset in [false, true] {
+            let mut bench = bench_with(8, |options| options.groups[0].kind = kind);
+            bench.serve(1, &tokens(1, 2 * CHUNK));
+            bench.begin(3, &tokens(3, CHUNK), RequestParams::default());
+            let used = bench.blocks(1);
+            let store = bench.compute_in(3, &used, 0, CHUNK).stores[0].copy;
+            assert_eq!(bench.connector.request_finished(RequestId(3)), Ok(Finish::CopiesOpen(1)));
+            bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+            assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+            let table = [used[0], bench.blocks(1)[0]];
+            let load = bench.connector.blocks_allocated(RequestId(2), &[&table]).unwrap();
+            let plan = bench.compute(2, 2 * CHUNK, 2 * CHUNK + 1);
+            assert_eq!((plan.loads[0].chunks().len(), plan.wait_for), (1, vec![]));
+            if is_reset {
+                let _ = bench.connector.reset();
+            }
+            bench.report(load, CopyResult::Failed);
+            assert_eq!(bench.compute_in(2, &[], 0, 2 * CHUNK).wait_for, [store], "{kind:?}, {is_reset}");
+        }
+    }
 }
