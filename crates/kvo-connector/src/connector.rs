@@ -23,7 +23,7 @@ mod step;
 
 pub use self::{
     lookup::PrefixMatch,
-    reset::Flush,
+    reset::{Flush, VoidLoad},
     step::{Scheduled, StepInput},
 };
 

@@ -133,6 +133,17 @@ pub enum ConnectorError {
         /// Tokens that the request has.
         num_tokens: u32,
     },
+    /// The request is said to have more tokens than a load has left that has failed or is void: behind those, blocks may have
+    /// anything in them. It computes from there on, or is preempted.
+    #[error("request {req}: {computed} tokens are computed, and a load that came to nothing has left {good}")]
+    Spoilt {
+        /// The request.
+        req: RequestId,
+        /// What was given.
+        computed: u32,
+        /// Tokens that are good.
+        good: u32,
+    },
     /// What was matched in this step cannot be pinned any more, as the cache was reset: match again.
     #[error("request {req}: what was matched is gone")]
     Gone {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 
 use crate::{
-    BlockDetail, ChunkNames, CopyId, Namespace,
+    BlockDetail, ChunkNames, ConnectorError, CopyId, Namespace,
     matching::{Boundary, Wish},
     options::{ConnectorOptions, GroupOptions},
     params::RequestParams,
@@ -40,6 +40,8 @@ pub(crate) struct Request {
     pub(crate) load_from: u32,
     /// Tokens in front of the first copy of it that has failed.
     pub(crate) load_failed_at: Option<u32>,
+    /// Tokens that a load has left which has failed or is void, if the request has not gone on since.
+    pub(crate) good: Option<u32>,
     /// Copies that use its blocks.
     pub(crate) num_open: u32,
     /// A load of it has failed: it is to compute.
@@ -111,6 +113,7 @@ impl Request {
             loading: Vec::new(),
             load_from: 0,
             load_failed_at: None,
+            good: None,
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,
@@ -184,8 +187,20 @@ impl Request {
     /// A load has failed: what is behind `computed` is to be computed.
     pub(crate) fn take_back(&mut self, computed: u32, options: &ConnectorOptions) {
         self.settled = computed;
+        self.good = Some(computed);
         for (group, state) in options.groups.iter().zip(&mut self.groups) {
             state.next_store = state.next_store.min((computed / group.chunk_tokens()) as usize);
+        }
+    }
+
+    /// # Errors
+    /// [`ConnectorError::Spoilt`] if the engine says that it has more tokens than a load has left.
+    pub(crate) fn check_good(&self, computed: u32) -> Result<(), ConnectorError> {
+        match self.good {
+            Some(good) if computed > good => {
+                Err(ConnectorError::Spoilt { req: self.context.id(), computed, good })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -207,6 +222,7 @@ impl Request {
     pub(crate) fn give_up_blocks(&mut self) {
         self.give_up_load();
         self.settled = 0;
+        self.good = None;
         self.matched = None;
         self.asks_since = None;
         self.stores_behind = None;

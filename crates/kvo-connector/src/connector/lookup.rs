@@ -33,8 +33,8 @@ impl<M: OffloadManager> Connector<M> {
     /// computed if [`recompute_last`](crate::ConnectorOptions::recompute_last) says so, though its block is loaded.
     ///
     /// # Errors
-    /// [`ConnectorError::Request`], [`ConnectorError::Loading`], or [`ConnectorError::TooManyTokens`] if more are computed
-    /// than there are.
+    /// [`ConnectorError::Request`], [`ConnectorError::Loading`], [`ConnectorError::TooManyTokens`] if more are computed than
+    /// there are, or [`ConnectorError::Spoilt`] if more are than a load has left.
     pub fn match_prefix(&mut self, id: RequestId, computed: u32) -> Result<PrefixMatch, ConnectorError> {
         let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
         let num_tokens = request.num_tokens;
@@ -44,6 +44,7 @@ impl<M: OffloadManager> Connector<M> {
         if computed > num_tokens {
             return Err(ConnectorError::TooManyTokens { req: id, computed, num_tokens });
         }
+        request.check_good(computed)?;
         request.matched = None;
         request.claim_data(computed);
         let is_outdated = request.data == Data::Outdated;
@@ -159,6 +160,7 @@ impl<M: OffloadManager> Connector<M> {
         }
         request.matched = None;
         request.settled = wish.computed;
+        request.good = None;
         request.load_from = unspoilt(&self.options, &wish, boundary.end);
         for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
             state.set_table(table);

@@ -71,7 +71,7 @@ impl<M: OffloadManager> Connector<M> {
     /// # Errors
     /// Names the first request that does not fit; then nothing has changed, and the step has not ended:
     /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TooManyKept`],
-    /// [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`].
+    /// [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`], [`ConnectorError::Spoilt`].
     pub fn build_step(&mut self, input: &StepInput<'_>) -> Result<StepPlan, ConnectorError> {
         self.check(input)?;
         self.num_steps += 1;
@@ -119,9 +119,12 @@ impl<M: OffloadManager> Connector<M> {
                     return Err(ConnectorError::TooManyKept { req, group, kept, known });
                 }
             }
-            let before = if input.preempted.contains(id) { 0 } else { request.settled };
-            if settled < before {
-                return Err(ConnectorError::TokensTakenBack { req, settled, before });
+            if !input.preempted.contains(id) {
+                let before = request.settled;
+                if settled < before {
+                    return Err(ConnectorError::TokensTakenBack { req, settled, before });
+                }
+                request.check_good(*computed)?;
             }
             let num_tokens = request.num_tokens;
             if settled.max(*computed) > num_tokens {
@@ -166,6 +169,7 @@ impl<M: OffloadManager> Connector<M> {
             request.load_from = options.go_back(scheduled.computed, request.load_from);
         }
         request.settled = scheduled.settled;
+        request.good = None;
         request.asks_since = None;
         if request.data == Data::None {
             request.data = Data::Current;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kvo_connector::{
     ConnectorError, CopyOutcome, CopyResult, Economy, Finish, GroupKind, GroupOptions, PrefixMatch,
-    RequestParams, Scheduled, StepInput,
+    RequestParams, Scheduled, StepInput, VoidLoad,
 };
 use kvo_core::RequestId;
 
@@ -179,7 +179,10 @@ fn nothing_is_loaded_or_stored_before_the_copies_of_before_a_reset_are_over() {
     let load = bench.load(3, 2 * CHUNK);
     bench.idle();
     let flush = bench.connector.reset();
-    assert_eq!((flush.loads_void, flush.copies_open), (vec![RequestId(3)], 2));
+    assert_eq!(
+        (flush.loads_void, flush.copies_open),
+        (vec![VoidLoad { request: RequestId(3), computed: 0 }], 2)
+    );
     assert_eq!(bench.connector.counts().free, 8);
     assert_eq!(num_chunks(&bench.compute(2, CHUNK, 2 * CHUNK)), 0);
     assert_eq!(bench.loadable(3, 0), 0);
@@ -280,7 +283,7 @@ fn a_reset_takes_back_what_was_computed_behind_the_layers_of_a_load() {
     bench.loadable(2, 0);
     let copy = bench.load(2, 2 * CHUNK);
     bench.compute(2, 2 * CHUNK, 3 * CHUNK);
-    assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+    assert_eq!(bench.connector.reset().loads_void, [VoidLoad { request: RequestId(2), computed: 0 }]);
     assert_eq!(bench.report(copy, CopyResult::Failed), CopyOutcome::Void);
     let scheduled =
         [Scheduled { request: RequestId(2), kept_blocks: &[], new_blocks: &[], computed: 0, settled: CHUNK }];
@@ -432,7 +435,7 @@ fn copies_of_a_load_that_a_reset_or_an_abort_meets_are_all_void() {
         let loads: Vec<_> = bench.idle().loads.iter().map(|load| load.copy).collect();
         assert_eq!(bench.report(loads[1], CopyResult::Failed), CopyOutcome::Open);
         if is_reset {
-            assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+            assert_eq!(bench.connector.reset().loads_void, [VoidLoad { request: RequestId(2), computed: 0 }]);
         } else {
             assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::CopiesOpen(2)));
         }

@@ -1,9 +1,12 @@
 //! Loads that failed or were void: what a request has still, and where it goes on.
 
-use kvo_connector::{CopyOutcome, CopyResult, Finish, GroupKind, GroupOptions, RequestParams};
+use kvo_connector::{
+    ConnectorError, CopyOutcome, CopyResult, Finish, GroupKind, GroupOptions, RequestParams, Scheduled,
+    StepInput, VoidLoad,
+};
 use kvo_core::{BlockId, RequestId};
 
-use crate::rig::{Bench, CHUNK, bench_with, tokens};
+use crate::rig::{Bench, CHUNK, bench_with, num_chunks, tokens};
 
 /// A group of that kind, and a request 2 that has computed so many tokens of its three chunks, two of which are stored.
 fn computed_of(kind: GroupKind, computed: u32) -> (Bench, Vec<Option<BlockId>>) {
@@ -105,4 +108,74 @@ fn compute_after_a_load_behind_layers_waits_for_who_uses_the_blocks_in_front_of_
             assert_eq!(bench.compute_in(2, &[], 0, 2 * CHUNK).wait_for, [store], "{kind:?}, {is_reset}");
         }
     }
+}
+
+/// A request 2 that has computed all but the last 12 tokens of its second chunk, the load of which a reset has met.
+fn void_load() -> Bench {
+    let (mut bench, blocks) = computed_of(GroupKind::Full, 2 * CHUNK - 12);
+    assert_eq!(bench.loadable(2, 2 * CHUNK - 12), 12);
+    let load = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap();
+    bench.idle();
+    let flush = bench.connector.reset();
+    assert_eq!(flush.loads_void, [VoidLoad { request: RequestId(2), computed: CHUNK }]);
+    assert_eq!(bench.report(load, CopyResult::Failed), CopyOutcome::Void);
+    bench
+}
+
+#[test]
+fn a_request_does_not_go_on_behind_a_block_that_a_void_load_has_spoilt() {
+    let mut bench = void_load();
+    let one = Scheduled {
+        request: RequestId(2),
+        kept_blocks: &[],
+        new_blocks: &[],
+        computed: 2 * CHUNK - 12,
+        settled: 2 * CHUNK,
+    };
+    let spoilt = ConnectorError::Spoilt { req: RequestId(2), computed: 2 * CHUNK - 12, good: CHUNK };
+    let step = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &[one] });
+    assert_eq!(step, Err(spoilt.clone()));
+    assert_eq!(bench.connector.match_prefix(RequestId(2), 2 * CHUNK - 12), Err(spoilt));
+    // From there on it computes anew, and then goes on as ever.
+    bench.compute_in(2, &[], CHUNK, 2 * CHUNK - 12);
+    assert_eq!(num_chunks(&bench.compute_in(2, &[], 2 * CHUNK - 12, 2 * CHUNK)), 1);
+}
+
+#[test]
+fn a_request_with_a_void_load_may_load_anew_or_begin_anew() {
+    for begins_anew in [false, true] {
+        let mut bench = void_load();
+        bench.serve(3, &tokens(1, 2 * CHUNK));
+        if begins_anew {
+            bench.connector.build_step(&StepInput { preempted: &[RequestId(2)], scheduled: &[] }).unwrap();
+            // Blocks of others, with all of it.
+            bench.compute(2, 2 * CHUNK - 12, 2 * CHUNK);
+        } else {
+            assert_eq!(bench.loadable(2, CHUNK), CHUNK);
+            let load = bench.load(2, 2 * CHUNK);
+            bench.idle();
+            bench.report(load, CopyResult::Done);
+            bench.compute(2, 2 * CHUNK, 3 * CHUNK);
+        }
+    }
+}
+
+#[test]
+fn a_request_does_not_go_on_behind_what_a_failed_load_was_to_bring() {
+    let (mut bench, blocks) = computed_of(GroupKind::Full, CHUNK);
+    bench.loadable(2, CHUNK);
+    let load = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap();
+    bench.idle();
+    bench.report(load, CopyResult::Failed);
+    let one = Scheduled {
+        request: RequestId(2),
+        kept_blocks: &[],
+        new_blocks: &[],
+        computed: 2 * CHUNK,
+        settled: 2 * CHUNK,
+    };
+    let step = bench.connector.build_step(&StepInput { preempted: &[], scheduled: &[one] });
+    let spoilt = ConnectorError::Spoilt { req: RequestId(2), computed: 2 * CHUNK, good: CHUNK };
+    assert_eq!(step, Err(spoilt));
+    bench.compute_in(2, &[], CHUNK, 2 * CHUNK);
 }

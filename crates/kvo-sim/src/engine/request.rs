@@ -31,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) tables: Vec<Vec<Option<BlockId>>>,
     pub(crate) computed: u32,
     pub(crate) loading: Option<CopyId>,
+    /// What it says that it has in its next step, if that is not so.
+    pub(crate) said: Option<u32>,
     /// Up to where its load is to bring it.
     pub(crate) load_end: u32,
     /// The same, if it computes behind the layers of it.
@@ -63,6 +65,7 @@ impl Request {
             prefixes: Vec::new(),
             tables: vec![Vec::new(); num_groups],
             computed: 0,
+            said: None,
             loading: None,
             load_end: 0,
             behind_layers: None,
@@ -116,6 +119,7 @@ impl Request {
         self.tables.iter_mut().for_each(Vec::clear);
         self.told.fill(0);
         self.computed = 0;
+        self.said = None;
         self.loading = None;
         self.behind_layers = None;
         self.is_running = false;

@@ -131,14 +131,15 @@ impl Engine {
             // No event tells of what has gone.
             self.ledger.begin(PRIMARY, []);
         }
-        for id in &flush.loads_void {
+        let void: Vec<RequestId> = flush.loads_void.iter().map(|load| load.request).collect();
+        for id in &void {
             let request = self.requests.get_mut(&id.0).expect("only those that run have loads");
             check(request.loading.take().is_some(), Rule::OneResult, || format!("{id:?} was not loading"));
             // Its blocks may still be written: it takes others.
             self.take_blocks(id.0);
             self.waiting.push_back(id.0);
         }
-        let input = StepInput { preempted: &flush.loads_void, scheduled: &[] };
+        let input = StepInput { preempted: &void, scheduled: &[] };
         let plan = self.connector.build_step(&input).expect("they run");
         check(plan == StepPlan::default(), Rule::InUse, || format!("behind a reset: {plan:?}"));
         flush
