@@ -55,6 +55,8 @@ pub struct Connector<M> {
     lingering: HashMap<u64, Lingering>,
     next_arrival: u64,
     num_steps: u64,
+    /// Steps that were looked at, refused ones among them.
+    num_checks: u64,
     copies: Copies,
     /// Loads that the next plan has.
     loads: Vec<CopyPlan>,
@@ -156,6 +158,7 @@ impl<M: OffloadManager> Connector<M> {
             lingering: HashMap::new(),
             next_arrival: 0,
             num_steps: 0,
+            num_checks: 0,
             copies: Copies::default(),
             loads: Vec::new(),
             matched: Vec::new(),

@@ -99,7 +99,7 @@ pub enum ConnectorError {
         /// Which block of the table.
         block: usize,
     },
-    /// More blocks are said to be kept than the connector knows of.
+    /// More blocks are said to be kept than the connector knows of: none, of a request that is preempted in the same step.
     #[error("request {req}, group {}: {kept} blocks are kept of {known}", group.0)]
     TooManyKept {
         /// The request.
@@ -110,6 +110,12 @@ pub enum ConnectorError {
         kept: usize,
         /// What the connector knows of.
         known: usize,
+    },
+    /// A step schedules a request twice.
+    #[error("request {req} is scheduled twice in one step")]
+    ScheduledTwice {
+        /// The request.
+        req: RequestId,
     },
     /// Fewer tokens are final than were before.
     #[error(

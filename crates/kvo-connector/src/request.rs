@@ -42,6 +42,8 @@ pub(crate) struct Request {
     pub(crate) load_failed_at: Option<u32>,
     /// Tokens that a load has left which has failed or is void, if the request has not gone on since.
     pub(crate) good: Option<u32>,
+    /// The step that had it last, of all that were looked at.
+    pub(crate) last_check: u64,
     /// Copies that use its blocks.
     pub(crate) num_open: u32,
     /// A load of it has failed: it is to compute.
@@ -114,6 +116,7 @@ impl Request {
             load_from: 0,
             load_failed_at: None,
             good: None,
+            last_check: 0,
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,

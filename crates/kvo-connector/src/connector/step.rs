@@ -70,8 +70,8 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// # Errors
     /// Names the first request that does not fit; then nothing has changed, and the step has not ended:
-    /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TooManyKept`],
-    /// [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`], [`ConnectorError::Spoilt`].
+    /// [`ConnectorError::Request`], [`ConnectorError::ScheduledTwice`], [`ConnectorError::WrongNumberOfTables`],
+    /// [`ConnectorError::TooManyKept`], [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`], [`ConnectorError::Spoilt`].
     pub fn build_step(&mut self, input: &StepInput<'_>) -> Result<StepPlan, ConnectorError> {
         self.check(input)?;
         self.num_steps += 1;
@@ -99,13 +99,18 @@ impl<M: OffloadManager> Connector<M> {
         Ok(plan)
     }
 
-    fn check(&self, input: &StepInput<'_>) -> Result<(), ConnectorError> {
-        let known = |id: &RequestId| self.requests.get(id).ok_or(RequestError::Unknown { req: *id });
+    fn check(&mut self, input: &StepInput<'_>) -> Result<(), ConnectorError> {
+        let unknown = |id: &RequestId| RequestError::Unknown { req: *id };
         for id in input.preempted {
-            known(id)?;
+            self.requests.get(id).ok_or(unknown(id))?;
         }
+        self.num_checks += 1;
         for Scheduled { request: id, kept_blocks, new_blocks, computed, settled } in input.scheduled {
-            let request = known(id)?;
+            let request = self.requests.get_mut(id).ok_or(unknown(id))?;
+            if std::mem::replace(&mut request.last_check, self.num_checks) == self.num_checks {
+                return Err(ConnectorError::ScheduledTwice { req: *id });
+            }
+            let is_preempted = input.preempted.contains(id);
             let (req, settled) = (*id, *settled);
             let groups = self.options.groups.len();
             if let Some(given) =
@@ -114,12 +119,13 @@ impl<M: OffloadManager> Connector<M> {
                 return Err(ConnectorError::WrongNumberOfTables { req, given, groups });
             }
             for ((kept, state), group) in kept_blocks.iter().zip(&request.groups).zip(0..) {
-                let (kept, known, group) = (*kept, state.table.len(), GroupIdx(group));
+                let known = if is_preempted { 0 } else { state.table.len() };
+                let (kept, group) = (*kept, GroupIdx(group));
                 if kept > known {
                     return Err(ConnectorError::TooManyKept { req, group, kept, known });
                 }
             }
-            if !input.preempted.contains(id) {
+            if !is_preempted {
                 let before = request.settled;
                 if settled < before {
                     return Err(ConnectorError::TokensTakenBack { req, settled, before });

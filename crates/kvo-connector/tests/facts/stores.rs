@@ -241,6 +241,31 @@ fn a_step_that_does_not_fit_changes_nothing() {
     ));
 }
 
+#[test]
+fn a_step_that_contradicts_itself_changes_nothing() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 2 * CHUNK);
+    bench.done(&plan);
+    let request = RequestId(1);
+    let one =
+        Scheduled { request, kept_blocks: &[], new_blocks: &[], computed: 2 * CHUNK, settled: 2 * CHUNK };
+    let mut refused = |scheduled: &[Scheduled<'_>], preempted: &[RequestId]| {
+        bench.connector.build_step(&StepInput { preempted, scheduled }).unwrap_err()
+    };
+    // Its blocks are taken, and it keeps some.
+    let keeps = Scheduled { kept_blocks: &[2], ..one };
+    let error = refused(&[keeps], &[request]);
+    assert!(matches!(error, ConnectorError::TooManyKept { kept: 2, known: 0, .. }), "{error}");
+    // It goes further, and once more from where it was.
+    let twice = ConnectorError::ScheduledTwice { req: request };
+    assert_eq!(refused(&[Scheduled { settled: 3 * CHUNK, ..one }, one], &[]), twice);
+    assert_eq!(refused(&[one, one], &[]), twice);
+    assert!(bench.compute_in(1, &[], 2 * CHUNK, 2 * CHUNK).stores.is_empty());
+    let plan = bench.compute(1, 2 * CHUNK, 3 * CHUNK);
+    assert_eq!(num_chunks(&plan), 1);
+}
+
 /// Blocks in front of a gap in a table: the engine has given them back, and they are others' now.
 #[test]
 fn a_block_left_behind_by_a_window_is_never_stored() {
