@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     BlockHash, ChunkCounts, Clock, Direction, LookupResult, OffloadEvent, OffloadKey, OffloadManager,
     OffloadPolicy, RequestContext, RequestError, RequestId, TransferClass, TransferResult,
@@ -63,6 +63,8 @@ pub struct Connector<M> {
     /// Requests with a match of this step.
     matched: Vec<RequestId>,
     settled: Vec<RequestId>,
+    /// Finished requests whose blocks are kept until `take_settled` names them.
+    unsettled: HashSet<RequestId>,
     /// Copies of before a reset that are not over.
     num_stale: usize,
     is_flushing: bool,
@@ -163,6 +165,7 @@ impl<M: OffloadManager> Connector<M> {
             loads: Vec::new(),
             matched: Vec::new(),
             settled: Vec::new(),
+            unsettled: HashSet::new(),
             num_stale: 0,
             is_flushing: false,
             pause: Pause::None,
@@ -197,7 +200,7 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// # Errors
     /// [`ConnectorError::Request`] if a request of that number runs, or its chunks are on their way to a tier;
-    /// [`ConnectorError::NoLoadClass`].
+    /// [`ConnectorError::Unsettled`] if the blocks of one that has finished are kept; [`ConnectorError::NoLoadClass`].
     pub fn new_request(
         &mut self,
         id: RequestId,
@@ -206,6 +209,9 @@ impl<M: OffloadManager> Connector<M> {
     ) -> Result<(), ConnectorError> {
         if self.requests.contains_key(&id) {
             return Err(RequestError::Known { req: id }.into());
+        }
+        if self.unsettled.contains(&id) {
+            return Err(ConnectorError::Unsettled { req: id });
         }
         if params.load_class == TransferClass::Store {
             return Err(ConnectorError::NoLoadClass { req: id, class: params.load_class });
@@ -400,6 +406,9 @@ impl<M: OffloadManager> Connector<M> {
             return Ok(Finish::Settled);
         }
         let num_open = request.num_open;
+        if self.options.keeps_blocks {
+            self.unsettled.insert(id);
+        }
         self.lingering.insert(request.arrival, Lingering { request: id, num_open, names });
         Ok(Finish::CopiesOpen(num_open))
     }
@@ -408,7 +417,10 @@ impl<M: OffloadManager> Connector<M> {
     /// the end of `settled`, each once. An engine that gives blocks to others at once says so by
     /// [`keeps_blocks`](ConnectorOptions::keeps_blocks), or the list grows.
     pub fn take_settled(&mut self, settled: &mut Vec<RequestId>) {
-        settled.append(&mut self.settled);
+        for id in self.settled.drain(..) {
+            self.unsettled.remove(&id);
+            settled.push(id);
+        }
     }
 
     /// Whether a step has something to collect though no request runs: copies under way, or work of a tier. Copies that have

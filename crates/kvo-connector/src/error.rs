@@ -67,6 +67,13 @@ pub enum ConnectorError {
         /// What was given.
         class: TransferClass,
     },
+    /// A request of that number has finished with copies open, and [`take_settled`](crate::Connector::take_settled) has not
+    /// named it since. Only if the engine [keeps blocks](crate::ConnectorOptions::keeps_blocks) until then.
+    #[error("request {req} has finished, and its blocks are kept")]
+    Unsettled {
+        /// The request.
+        req: RequestId,
+    },
     /// The call is for a request that is not loading, or the other way round.
     #[error("request {req} is loading, and has nothing else to do until that is over")]
     Loading {

@@ -87,7 +87,7 @@ fn blocks_that_were_found_on_the_gpu_are_waited_for_by_nobody() {
 
 #[test]
 fn a_number_that_is_used_again_has_nothing_of_before() {
-    let mut bench = bench(8);
+    let mut bench = bench_with(8, |options| options.keeps_blocks = false);
     bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
     let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
@@ -97,6 +97,23 @@ fn a_number_that_is_used_again_has_nothing_of_before() {
     assert_eq!(num_chunks(&plan), 2);
     bench.done(&plan);
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::Settled));
+}
+
+#[test]
+fn a_number_whose_blocks_are_kept_is_not_used_again() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
+    let again = |bench: &mut Bench| bench.connector.new_request(RequestId(1), 1, RequestParams::default());
+    let unsettled = ConnectorError::Unsettled { req: RequestId(1) };
+    assert_eq!(again(&mut bench), Err(unsettled.clone()));
+    bench.report(store, CopyResult::Done);
+    // Nobody was told.
+    assert_eq!(again(&mut bench), Err(unsettled));
+    let mut settled = Vec::new();
+    bench.connector.take_settled(&mut settled);
+    assert_eq!((settled, again(&mut bench)), (vec![RequestId(1)], Ok(())));
 }
 
 /// B25: as far as its copies went well the chunks are those of before, and of the others nothing is left.
