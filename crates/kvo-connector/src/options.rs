@@ -93,7 +93,7 @@ pub struct ConnectorOptions {
     pub recompute_last: bool,
     /// How long a request asks again for chunks that are on their way. After that it is told what there is without them.
     pub lookup_patience: Duration,
-    /// How long a copy may go unreported before its request goes on without it. Longer than a worker's own deadline, it
+    /// How long a copy of a plan may go unreported before its request goes on without it. Longer than a worker's own deadline, it
     /// is for workers that have died.
     pub copy_patience: Duration,
     /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
@@ -149,6 +149,7 @@ impl ConnectorOptions {
             ("num_workers", self.num_workers == 0),
             ("offer_chunks_max", self.offer_chunks_max == 0),
             ("load_chunks_max", self.load_chunks_max == 0),
+            ("copy_patience", self.copy_patience.is_zero()),
         ] {
             if is_zero {
                 return Err(zero(field));

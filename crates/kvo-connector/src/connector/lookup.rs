@@ -169,7 +169,6 @@ impl<M: OffloadManager> Connector<M> {
                 state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
             }
         }
-        let now = self.clock.now();
         for (part, LoadJob { token, slots }) in parts.iter().zip(jobs) {
             let plan = self.copies.plan_load(request, groups, part, &slots);
             self.stats.waits += plan.after.len() as u64;
@@ -179,7 +178,7 @@ impl<M: OffloadManager> Connector<M> {
             copy.usable = boundary.usable;
             request.num_open += 1;
             request.loading.push(plan.copy);
-            self.copies.begin(copy, now);
+            self.copies.begin(copy);
             self.loads.push(plan);
         }
         Ok(request.loading[0])

@@ -82,13 +82,16 @@ impl<M: OffloadManager> Connector<M> {
         for scheduled in input.scheduled {
             self.schedule(scheduled, &mut plan.wait_for);
         }
+        let now = self.clock.now();
         if !self.is_flushing && self.pause == Pause::None {
-            let now = self.clock.now();
             for scheduled in input.scheduled {
                 self.offer(scheduled.request, now, &mut plan.stores);
             }
         }
         plan.loads = std::mem::take(&mut self.loads);
+        for load in &plan.loads {
+            self.copies.planned(load.copy, now);
+        }
         self.stats.waits += plan.wait_for.len() as u64;
         for id in self.matched.drain(..) {
             if let Some(request) = self.requests.get_mut(&id) {
@@ -337,7 +340,8 @@ fn store(
     copy.first_chunks = first_chunks;
     copy.keys = job.keys;
     request.num_open += 1;
-    copies.begin(copy, now);
+    copies.begin(copy);
+    copies.planned(plan.copy, now);
     plan
 }
 
