@@ -47,6 +47,9 @@ pub enum OptionsError {
         /// The option.
         field: &'static str,
     },
+    /// All groups have windows of one token: nothing that is computed is attended to later.
+    #[error("groups: no token attends to one before it, so there is nothing to load")]
+    NothingToLoad,
     /// There is no number of tokens, below 2^32, that is whole blocks in every group.
     #[error("groups: no number of tokens is whole blocks in every group")]
     BlocksDoNotMeet,

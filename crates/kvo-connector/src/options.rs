@@ -83,7 +83,7 @@ impl GroupOptions {
 pub struct ConnectorOptions {
     /// Whose data its chunks are.
     pub namespace: Namespace,
-    /// The groups, in the order of their indices; at least one.
+    /// The groups, in the order of their indices; at least one, and at least one with tokens that attend to others.
     pub groups: Vec<GroupOptions>,
     /// Tokens that a block hash covers beside those of the hashes before it. Every group's block is a multiple of it.
     pub hash_tokens: u32,
@@ -157,6 +157,9 @@ impl ConnectorOptions {
         }
         for (nth, group) in self.groups.iter().enumerate() {
             group.check(nth, self.hash_tokens)?;
+        }
+        if self.groups.iter().all(|group| group.kind == GroupKind::Window { tokens: 1 }) {
+            return Err(OptionsError::NothingToLoad);
         }
         self.step().ok_or(OptionsError::BlocksDoNotMeet)?;
         match self.economy.and_then(|economy| economy.zero_field()) {

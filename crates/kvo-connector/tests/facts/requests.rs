@@ -96,6 +96,31 @@ fn copies_without_any_time_are_refused() {
     check_refused(options, "copy_patience must be at least 1");
 }
 
+/// A boundary needs no chunk there: a match of it was a load of none, and ended the process.
+#[test]
+fn groups_whose_tokens_see_only_themselves_are_refused() {
+    let groups = vec![GroupOptions::window(CHUNK, 1), GroupOptions::window(2 * CHUNK, 1)];
+    let options = ConnectorOptions::new(NAMESPACE, groups.clone(), CHUNK);
+    check_refused(options, "groups: no token attends to one before it, so there is nothing to load");
+    // Beside others they are none's trouble.
+    let mut bench = bench_with(8, |options| {
+        options.groups = vec![groups[0], GroupOptions::full(CHUNK)];
+        options.recompute_last = false;
+    });
+    for (id, wanted) in [(1, 0), (2, 2 * CHUNK)] {
+        bench.begin(id, &tokens(1, 2 * CHUNK), RequestParams::default());
+        assert_eq!(bench.loadable(id, 0), wanted);
+        let tables = [bench.blocks(2), bench.blocks(2)];
+        if wanted == 0 {
+            let plan = bench.compute_tables(id, [&tables[0], &tables[1]], 0, 2 * CHUNK);
+            bench.done(&plan);
+        } else {
+            bench.connector.blocks_allocated(RequestId(id), &[&tables[0], &tables[1]]).unwrap();
+            assert_eq!(bench.idle().loads[0].chunks().len(), 2, "those of the second group");
+        }
+    }
+}
+
 #[track_caller]
 fn check_refused(options: ConnectorOptions, why: &str) {
     let manager = CpuManager::new(CpuOptions::new(4), Lru::new(4)).unwrap();
