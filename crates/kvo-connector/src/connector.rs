@@ -42,8 +42,8 @@ pub use self::{
 /// with copies under way.
 ///
 /// Blocks of finished and preempted requests may be given to others at once: the plan of the step that writes them says
-/// which copies to wait for. An engine that would rather keep them until nobody uses them asks
-/// [`take_settled`](Self::take_settled).
+/// which copies to wait for. An engine that would rather keep those of a finished request until none of its copies uses them
+/// asks [`take_settled`](Self::take_settled); it waits as the plans say all the same.
 pub struct Connector<M> {
     options: ConnectorOptions,
     /// Tokens that are whole blocks in every group.
@@ -137,9 +137,11 @@ pub enum CopyOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "blocks may still be in use"]
 pub enum Finish {
-    /// No copy uses its blocks.
+    /// No copy of it is under way. One of a request that had some of its blocks before, and was preempted, may still use
+    /// them, if no step has waited for that: plans go on to say so.
     Settled,
-    /// So many copies use its blocks. [`Connector::take_settled`] names the request when none does.
+    /// So many copies of it are under way, those of before a preemption among them. [`Connector::take_settled`] names the
+    /// request when none is, if the engine [keeps blocks](ConnectorOptions::keeps_blocks).
     CopiesOpen(u32),
 }
 
@@ -390,7 +392,7 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// A request has its last token, or is aborted. Copies of it may be under way; its number may be used again as soon as
-    /// [`new_request`](Self::new_request) takes it.
+    /// [`new_request`](Self::new_request) takes it. A load of it that is in no plan yet is dropped.
     ///
     /// # Errors
     /// [`ConnectorError::Request`] if it is not running.
@@ -413,9 +415,9 @@ impl<M: OffloadManager> Connector<M> {
         Ok(Finish::CopiesOpen(num_open))
     }
 
-    /// Moves the finished requests whose blocks no copy uses any more, of those that had copies open at their finish, to
-    /// the end of `settled`, each once. An engine that gives blocks to others at once says so by
-    /// [`keeps_blocks`](ConnectorOptions::keeps_blocks), or the list grows.
+    /// Moves the finished requests of which no copy is under way any more, of those that had copies open at their finish, to
+    /// the end of `settled`, each once. For an engine that [keeps blocks](ConnectorOptions::keeps_blocks), which is to call
+    /// it, or the list grows; without, it names nobody.
     pub fn take_settled(&mut self, settled: &mut Vec<RequestId>) {
         for id in self.settled.drain(..) {
             self.unsettled.remove(&id);

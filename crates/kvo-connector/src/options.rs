@@ -104,8 +104,10 @@ pub struct ConnectorOptions {
     pub load_chunks_max: usize,
     /// Steps in which stores of a request may fail before it stores no more.
     pub failed_stores_max: u32,
-    /// Whether the engine keeps the blocks of a finished request until [`take_settled`](crate::Connector::take_settled)
-    /// names it, and so calls that; without, nobody remembers such requests.
+    /// Whether the engine keeps the blocks of a request that has finished with
+    /// [copies open](crate::Finish::CopiesOpen) until [`take_settled`](crate::Connector::take_settled) names it, and so calls
+    /// that; until then the request's number is not used again. Without, such requests are not named, and their numbers may
+    /// be used at once.
     pub keeps_blocks: bool,
     /// What loads and compute cost, for matches that end where loading stops being worth it; without, all that is found can
     /// be loaded.

@@ -44,7 +44,7 @@ pub(crate) struct Request {
     pub(crate) good: Option<u32>,
     /// The step that had it last, of all that were looked at.
     pub(crate) last_check: u64,
-    /// Copies that use its blocks.
+    /// Copies of it that are under way.
     pub(crate) num_open: u32,
     /// A load of it has failed: it is to compute.
     pub(crate) reads_no_more: bool,

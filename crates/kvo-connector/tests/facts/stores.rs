@@ -129,6 +129,21 @@ fn a_preempted_request_begins_anew_and_offers_all_its_chunks_again() {
     assert_eq!(num_chunks(&plan), 3);
 }
 
+/// B25: the copy of who had a block before is none of whoever has it next, and waited for by all.
+#[test]
+fn a_settled_request_may_leave_blocks_to_a_copy_of_who_had_them_before() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(1);
+    let store = bench.compute_in(1, &blocks, 0, CHUNK).stores[0].copy;
+    bench.connector.build_step(&StepInput { preempted: &[RequestId(1)], scheduled: &[] }).unwrap();
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(2, &blocks, 0, CHUNK - 1).wait_for, [store]);
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+    bench.begin(3, &tokens(3, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(3, &blocks, 0, CHUNK - 1).wait_for, [store]);
+}
+
 #[test]
 fn parameters_say_what_is_read_and_what_is_stored() {
     let mut bench = bench(64);
