@@ -1,4 +1,4 @@
-//! Errors. None of them leaves anything changed.
+//! Errors. None of them leaves anything changed, but for [`ConnectorError::Gone`], which says what.
 
 use kvo_core::{
     AttachError, FenceError, GroupIdx, LoadError, RegionId, RequestError, RequestId, TransferClass,
@@ -77,7 +77,7 @@ pub enum ConnectorError {
         /// The request.
         req: RequestId,
     },
-    /// The call is for a request that is not loading, or the other way round.
+    /// The request is loading: it is matched again when that is over.
     #[error("request {req} is loading, and has nothing else to do until that is over")]
     Loading {
         /// The request.
@@ -99,7 +99,7 @@ pub enum ConnectorError {
         /// Groups that there are.
         groups: usize,
     },
-    /// A block table is too short for what is to be loaded or stored, or lacks a block there.
+    /// A block table is too short for what is to be loaded, or lacks a block there.
     #[error("request {req}, group {}: block {block} of the table is missing", group.0)]
     NoBlock {
         /// The request.
@@ -139,12 +139,12 @@ pub enum ConnectorError {
         /// What was given before.
         before: u32,
     },
-    /// More tokens are said to be computed than their hashes and numbers allow.
+    /// More tokens are said to be computed, or settled, than the request has.
     #[error("request {req}: {computed} tokens are computed of {num_tokens}")]
     TooManyTokens {
         /// The request.
         req: RequestId,
-        /// What was given.
+        /// What was given: the larger of the two.
         computed: u32,
         /// Tokens that the request has.
         num_tokens: u32,
@@ -160,8 +160,10 @@ pub enum ConnectorError {
         /// Tokens that are good.
         good: u32,
     },
-    /// What was matched in this step cannot be pinned any more, as the cache was reset: match again.
-    #[error("request {req}: what was matched is gone")]
+    /// What was matched in this step cannot be loaded, as two chunks of one copy have one name: the engine has given the same
+    /// hash twice. The request is to compute. It has met the chunks of the copies before that one, which may count as a reuse
+    /// of them; nothing else has changed.
+    #[error("request {req}: what was matched cannot be loaded")]
     Gone {
         /// The request.
         req: RequestId,

@@ -111,8 +111,9 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// Blocks were allocated for all that the request's match of this step has found: the tables of all groups, from the
-    /// first token on, with nothing where the engine has no block. The load is part of the next plan; until it is over, or
-    /// has failed, nothing else can be done with the request but to finish or preempt it.
+    /// first token on, with nothing where the engine has no block. The load is part of the next plan. Until it is over, or
+    /// has failed, the request is not matched and nothing of it is stored, and what it computes is
+    /// [behind the load](super::Scheduled::computed), layer by layer.
     ///
     /// Not called, a match is forgotten at the end of the step.
     ///
@@ -120,8 +121,9 @@ impl<M: OffloadManager> Connector<M> {
     /// that, and the last one to be reported has the outcome of all.
     ///
     /// # Errors
-    /// [`ConnectorError::NoMatch`] if there is none, or it has found nothing; [`ConnectorError::WrongNumberOfTables`],
-    /// [`ConnectorError::NoBlock`] if a table is too short; [`ConnectorError::Gone`] after a reset.
+    /// [`ConnectorError::Request`]; [`ConnectorError::NoMatch`] if there is none of this step and since the last reset, or it
+    /// has found nothing; [`ConnectorError::WrongNumberOfTables`]; [`ConnectorError::NoBlock`] if a table is too short;
+    /// [`ConnectorError::Gone`] if two of its chunks have one name.
     pub fn blocks_allocated(
         &mut self,
         id: RequestId,
