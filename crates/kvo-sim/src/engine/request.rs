@@ -108,6 +108,14 @@ impl Request {
         self.tables.iter().any(|table| !table.is_empty())
     }
 
+    /// Whether it has the blocks that it reads and writes if it goes on behind `computed` tokens.
+    pub(crate) fn can_go_on(&self, groups: &[GroupOptions], computed: u32) -> bool {
+        groups.iter().zip(&self.tables).all(|(group, table)| {
+            let first = (first_attended(group, computed) / group.block_tokens) as usize;
+            table.iter().skip(first).all(Option::is_some)
+        })
+    }
+
     pub(crate) fn all_blocks(&self, groups: &[GroupOptions]) -> Vec<(u32, BlockId)> {
         let of = |(group, table): (&GroupOptions, &Vec<Option<BlockId>>)| -> Vec<_> {
             table.iter().flatten().map(|block| (group.pool, *block)).collect()

@@ -160,7 +160,7 @@ impl Engine {
         request.behind_layers = None;
         // Of a window there may be only the blocks that were to be loaded: it begins anew.
         let has_failed = !matches!(outcome, CopyOutcome::Loaded { .. });
-        if has_failed && request.tables.iter().flatten().any(Option::is_none) {
+        if has_failed && !request.can_go_on(&self.setup.groups, computed) {
             self.to_preempt.push(id);
         }
     }
