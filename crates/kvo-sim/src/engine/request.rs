@@ -108,6 +108,17 @@ impl Request {
         self.tables.iter().any(|table| !table.is_empty())
     }
 
+    /// Whether it has the blocks that the token behind `computed` reads.
+    pub(crate) fn has_attended(&self, groups: &[GroupOptions], computed: u32) -> bool {
+        groups.iter().zip(&self.tables).all(|(group, table)| {
+            let blocks =
+                first_attended(group, computed) / group.block_tokens..computed.div_ceil(group.block_tokens);
+            table
+                .get(blocks.start as usize..blocks.end as usize)
+                .is_some_and(|all| all.iter().all(Option::is_some))
+        })
+    }
+
     /// Whether it has the blocks that it reads and writes if it goes on behind `computed` tokens.
     pub(crate) fn can_go_on(&self, groups: &[GroupOptions], computed: u32) -> bool {
         groups.iter().zip(&self.tables).all(|(group, table)| {

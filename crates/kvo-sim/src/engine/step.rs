@@ -160,6 +160,9 @@ impl Engine {
         request.behind_layers = None;
         // Of a window there may be only the blocks that were to be loaded: it begins anew.
         let has_failed = !matches!(outcome, CopyOutcome::Loaded { .. });
+        check(computed == 0 || request.has_attended(&self.setup.groups, computed), Rule::Bytes, || {
+            format!("request {id} is to go on behind {computed} tokens, and has not what they attend to")
+        });
         if has_failed && !request.can_go_on(&self.setup.groups, computed) {
             self.to_preempt.push(id);
         }

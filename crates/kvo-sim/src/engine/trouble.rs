@@ -136,6 +136,9 @@ impl Engine {
             let request = self.requests.get_mut(&id.0).expect("only those that run have loads");
             check(request.loading.take().is_some(), Rule::OneResult, || format!("{id:?} was not loading"));
             (request.computed, request.behind_layers) = (*computed, None);
+            check(*computed == 0 || request.has_attended(&self.setup.groups, *computed), Rule::Bytes, || {
+                format!("{id:?} is to go on behind {computed} tokens, and has not what they attend to")
+            });
             // Its blocks may still be written: it takes others, or waits for that.
             if !request.can_go_on(&self.setup.groups, *computed) || self.random.one_in(2) {
                 self.take_blocks(id.0);
