@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvo_core::{
     BlockHash, ChunkCounts, Clock, Direction, LookupResult, OffloadEvent, OffloadKey, OffloadManager,
     OffloadPolicy, RequestContext, RequestError, RequestId, TransferClass, TransferResult,
@@ -23,7 +23,7 @@ mod step;
 
 pub use self::{
     lookup::PrefixMatch,
-    reset::Flush,
+    reset::{Flush, VoidLoad},
     step::{Scheduled, StepInput},
 };
 
@@ -42,8 +42,8 @@ pub use self::{
 /// with copies under way.
 ///
 /// Blocks of finished and preempted requests may be given to others at once: the plan of the step that writes them says
-/// which copies to wait for. An engine that would rather keep them until nobody uses them asks
-/// [`take_settled`](Self::take_settled).
+/// which copies to wait for. An engine that would rather keep those of a finished request until none of its copies uses them
+/// asks [`take_settled`](Self::take_settled); it waits as the plans say all the same.
 pub struct Connector<M> {
     options: ConnectorOptions,
     /// Tokens that are whole blocks in every group.
@@ -55,12 +55,16 @@ pub struct Connector<M> {
     lingering: HashMap<u64, Lingering>,
     next_arrival: u64,
     num_steps: u64,
+    /// Steps that were looked at, refused ones among them.
+    num_checks: u64,
     copies: Copies,
     /// Loads that the next plan has.
     loads: Vec<CopyPlan>,
     /// Requests with a match of this step.
     matched: Vec<RequestId>,
     settled: Vec<RequestId>,
+    /// Finished requests whose blocks are kept until `take_settled` names them.
+    unsettled: HashSet<RequestId>,
     /// Copies of before a reset that are not over.
     num_stale: usize,
     is_flushing: bool,
@@ -109,7 +113,9 @@ pub enum CopyOutcome {
         /// Whose load it was.
         request: RequestId,
         /// Tokens, from the first on, that need not be computed: those that did not before the load, but for those of a
-        /// block in which it began; or those in front of the first copy of it that has failed.
+        /// block in which it began; or those in front of the first copy of it that has failed. None, if some group does not
+        /// have the window or the state any more from which it could go on there, or may have given it back since, as the
+        /// request computes [behind the load](crate::Scheduled::computed).
         computed: u32,
     },
     /// The chunks can be found from now on.
@@ -131,9 +137,11 @@ pub enum CopyOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "blocks may still be in use"]
 pub enum Finish {
-    /// No copy uses its blocks.
+    /// No copy of it is under way. One of a request that had some of its blocks before, and was preempted, may still use
+    /// them, if no step has waited for that: plans go on to say so.
     Settled,
-    /// So many copies use its blocks. [`Connector::take_settled`] names the request when none does.
+    /// So many copies of it are under way, those of before a preemption among them. [`Connector::take_settled`] names the
+    /// request when none is, if the engine [keeps blocks](ConnectorOptions::keeps_blocks).
     CopiesOpen(u32),
 }
 
@@ -154,10 +162,12 @@ impl<M: OffloadManager> Connector<M> {
             lingering: HashMap::new(),
             next_arrival: 0,
             num_steps: 0,
+            num_checks: 0,
             copies: Copies::default(),
             loads: Vec::new(),
             matched: Vec::new(),
             settled: Vec::new(),
+            unsettled: HashSet::new(),
             num_stale: 0,
             is_flushing: false,
             pause: Pause::None,
@@ -192,7 +202,7 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// # Errors
     /// [`ConnectorError::Request`] if a request of that number runs, or its chunks are on their way to a tier;
-    /// [`ConnectorError::NoLoadClass`].
+    /// [`ConnectorError::Unsettled`] if the blocks of one that has finished are kept; [`ConnectorError::NoLoadClass`].
     pub fn new_request(
         &mut self,
         id: RequestId,
@@ -201,6 +211,9 @@ impl<M: OffloadManager> Connector<M> {
     ) -> Result<(), ConnectorError> {
         if self.requests.contains_key(&id) {
             return Err(RequestError::Known { req: id }.into());
+        }
+        if self.unsettled.contains(&id) {
+            return Err(ConnectorError::Unsettled { req: id });
         }
         if params.load_class == TransferClass::Store {
             return Err(ConnectorError::NoLoadClass { req: id, class: params.load_class });
@@ -292,7 +305,8 @@ impl<M: OffloadManager> Connector<M> {
     /// How a copy has ended is known: its request goes on.
     fn decide(&mut self, copy: CopyId) -> CopyOutcome {
         let open = self.copies.get_mut(copy).expect("it has just been looked at");
-        let OpenCopy { direction, request: id, arrival, computed, usable, has_failed, is_void, .. } = *open;
+        let OpenCopy { direction, request: id, arrival, first_token, usable, has_failed, is_void, .. } =
+            *open;
         let first_chunks = std::mem::take(&mut open.first_chunks);
         let is_over = open.is_over();
         self.stats.count(direction, has_failed);
@@ -306,12 +320,14 @@ impl<M: OffloadManager> Connector<M> {
                 request.loading.retain(|open| *open != copy);
                 if has_failed {
                     let before = request.load_failed_at.unwrap_or(u32::MAX);
-                    request.load_failed_at = Some(before.min(computed));
+                    request.load_failed_at = Some(before.min(first_token));
                 }
                 if !request.loading.is_empty() {
                     return CopyOutcome::Open;
                 }
-                if let Some(computed) = request.load_failed_at.take() {
+                if let Some(failed_at) = request.load_failed_at.take() {
+                    // What came with others in front of it is a head; of a window or a state it is of no use.
+                    let computed = if self.options.is_cut_anywhere() { failed_at } else { request.load_from };
                     request.reads_no_more = true;
                     request.take_back(computed, &self.options);
                     CopyOutcome::LoadFailed { request: id, computed }
@@ -376,7 +392,7 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// A request has its last token, or is aborted. Copies of it may be under way; its number may be used again as soon as
-    /// [`new_request`](Self::new_request) takes it.
+    /// [`new_request`](Self::new_request) takes it. A load of it that is in no plan yet is dropped.
     ///
     /// # Errors
     /// [`ConnectorError::Request`] if it is not running.
@@ -392,15 +408,21 @@ impl<M: OffloadManager> Connector<M> {
             return Ok(Finish::Settled);
         }
         let num_open = request.num_open;
+        if self.options.keeps_blocks {
+            self.unsettled.insert(id);
+        }
         self.lingering.insert(request.arrival, Lingering { request: id, num_open, names });
         Ok(Finish::CopiesOpen(num_open))
     }
 
-    /// Moves the finished requests whose blocks no copy uses any more, of those that had copies open at their finish, to
-    /// the end of `settled`, each once. An engine that gives blocks to others at once says so by
-    /// [`keeps_blocks`](ConnectorOptions::keeps_blocks), or the list grows.
+    /// Moves the finished requests of which no copy is under way any more, of those that had copies open at their finish, to
+    /// the end of `settled`, each once. For an engine that [keeps blocks](ConnectorOptions::keeps_blocks), which is to call
+    /// it, or the list grows; without, it names nobody.
     pub fn take_settled(&mut self, settled: &mut Vec<RequestId>) {
-        settled.append(&mut self.settled);
+        for id in self.settled.drain(..) {
+            self.unsettled.remove(&id);
+            settled.push(id);
+        }
     }
 
     /// Whether a step has something to collect though no request runs: copies under way, or work of a tier. Copies that have

@@ -30,8 +30,8 @@ pub(crate) struct OpenCopy {
     pub(crate) token: JobToken,
     /// With the pools that they are of.
     blocks: Vec<(u32, BlockId)>,
-    /// Tokens that need not be computed if it is a load that fails.
-    pub(crate) computed: u32,
+    /// The first token that it brings, if it is a load.
+    pub(crate) first_token: u32,
     /// Tokens that need not be computed after it.
     pub(crate) usable: u32,
     /// The chunks of a store.
@@ -67,7 +67,7 @@ pub(crate) struct Reported {
 pub(crate) struct Copies {
     open: HashMap<CopyId, OpenCopy>,
     next: u64,
-    /// When copies began, in that order; some that have ended are among them.
+    /// When copies came into a plan, in that order; some that have ended are among them.
     began: VecDeque<(Duration, CopyId)>,
     /// Which copies use a block, by pool and block.
     in_use: HashMap<(u32, BlockId), Vec<CopyId>>,
@@ -90,7 +90,7 @@ impl OpenCopy {
             arrival,
             token,
             blocks: plan.blocks().map(|(group, block)| (pool_of(group), block)).collect(),
-            computed: 0,
+            first_token: 0,
             usable: 0,
             keys: Vec::new(),
             first_chunks: Vec::new(),
@@ -153,17 +153,21 @@ impl Copies {
         }
     }
 
-    pub(crate) fn begin(&mut self, copy: OpenCopy, now: Duration) {
+    pub(crate) fn begin(&mut self, copy: OpenCopy) {
         for block in &copy.blocks {
             self.in_use.entry(*block).or_default().push(copy.copy);
         }
+        self.open.insert(copy.copy, copy);
+    }
+
+    /// A copy is in a plan: its workers have their time from now on.
+    pub(crate) fn planned(&mut self, copy: CopyId, now: Duration) {
         // Of those that have ended there are never many more than of those that have not.
         if self.began.len() >= 2 * self.open.len() + 64 {
             let open = &self.open;
             self.began.retain(|(_, copy)| open.get(copy).is_some_and(OpenCopy::is_open));
         }
-        self.began.push_back((now, copy.copy));
-        self.open.insert(copy.copy, copy);
+        self.began.push_back((now, copy));
     }
 
     pub(crate) fn get_mut(&mut self, id: CopyId) -> Option<&mut OpenCopy> {

@@ -1,4 +1,4 @@
-//! Errors. None of them leaves anything changed.
+//! Errors. None of them leaves anything changed, but for [`ConnectorError::Gone`], which says what.
 
 use kvo_core::{
     AttachError, FenceError, GroupIdx, LoadError, RegionId, RequestError, RequestId, TransferClass,
@@ -47,6 +47,9 @@ pub enum OptionsError {
         /// The option.
         field: &'static str,
     },
+    /// All groups have windows of one token: nothing that is computed is attended to later.
+    #[error("groups: no token attends to one before it, so there is nothing to load")]
+    NothingToLoad,
     /// There is no number of tokens, below 2^32, that is whole blocks in every group.
     #[error("groups: no number of tokens is whole blocks in every group")]
     BlocksDoNotMeet,
@@ -67,7 +70,14 @@ pub enum ConnectorError {
         /// What was given.
         class: TransferClass,
     },
-    /// The call is for a request that is not loading, or the other way round.
+    /// A request of that number has finished with copies open, and [`take_settled`](crate::Connector::take_settled) has not
+    /// named it since. Only if the engine [keeps blocks](crate::ConnectorOptions::keeps_blocks) until then.
+    #[error("request {req} has finished, and its blocks are kept")]
+    Unsettled {
+        /// The request.
+        req: RequestId,
+    },
+    /// The request is loading: it is matched again when that is over.
     #[error("request {req} is loading, and has nothing else to do until that is over")]
     Loading {
         /// The request.
@@ -89,7 +99,7 @@ pub enum ConnectorError {
         /// Groups that there are.
         groups: usize,
     },
-    /// A block table is too short for what is to be loaded or stored, or lacks a block there.
+    /// A block table is too short for what is to be loaded, or lacks a block there.
     #[error("request {req}, group {}: block {block} of the table is missing", group.0)]
     NoBlock {
         /// The request.
@@ -99,7 +109,7 @@ pub enum ConnectorError {
         /// Which block of the table.
         block: usize,
     },
-    /// More blocks are said to be kept than the connector knows of.
+    /// More blocks are said to be kept than the connector knows of: none, of a request that is preempted in the same step.
     #[error("request {req}, group {}: {kept} blocks are kept of {known}", group.0)]
     TooManyKept {
         /// The request.
@@ -110,6 +120,12 @@ pub enum ConnectorError {
         kept: usize,
         /// What the connector knows of.
         known: usize,
+    },
+    /// A step schedules a request twice.
+    #[error("request {req} is scheduled twice in one step")]
+    ScheduledTwice {
+        /// The request.
+        req: RequestId,
     },
     /// Fewer tokens are final than were before.
     #[error(
@@ -123,18 +139,31 @@ pub enum ConnectorError {
         /// What was given before.
         before: u32,
     },
-    /// More tokens are said to be computed than their hashes and numbers allow.
+    /// More tokens are said to be computed, or settled, than the request has.
     #[error("request {req}: {computed} tokens are computed of {num_tokens}")]
     TooManyTokens {
         /// The request.
         req: RequestId,
-        /// What was given.
+        /// What was given: the larger of the two.
         computed: u32,
         /// Tokens that the request has.
         num_tokens: u32,
     },
-    /// What was matched in this step cannot be pinned any more, as the cache was reset: match again.
-    #[error("request {req}: what was matched is gone")]
+    /// The request is said to have more tokens than a load has left that has failed or is void: behind those, blocks may have
+    /// anything in them. It computes from there on, or is preempted.
+    #[error("request {req}: {computed} tokens are computed, and a load that came to nothing has left {good}")]
+    Spoilt {
+        /// The request.
+        req: RequestId,
+        /// What was given.
+        computed: u32,
+        /// Tokens that are good.
+        good: u32,
+    },
+    /// What was matched in this step cannot be loaded, as two chunks of one copy have one name: the engine has given the same
+    /// hash twice. The request is to compute. It has met the chunks of the copies before that one, which may count as a reuse
+    /// of them; nothing else has changed.
+    #[error("request {req}: what was matched cannot be loaded")]
     Gone {
         /// The request.
         req: RequestId,

@@ -27,7 +27,8 @@ pub struct BlockEvent {
     pub group: GroupIdx,
     /// The chunk's name. [`ChunkNames`](crate::ChunkNames) makes it of the engine's hash of its last block.
     pub block: BlockHash,
-    /// What is known of it; nothing of a chunk that no request has named since this process began.
+    /// What is known of it. Nothing is, of a chunk that no request of this process has named; and when those that have named
+    /// it are over, of one of which no event has said that a tier has it: a store may, since a process before this one.
     pub detail: Option<Arc<BlockDetail>>,
 }
 

@@ -173,7 +173,7 @@ pub use crate::offload::{
     OffloadBuilder, OffloadConfig, PressureConfig, RequestsConfig, device::AnyDevice,
 };
 pub use crate::{
-    connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput},
+    connector::{Connector, CopyOutcome, Finish, Flush, PrefixMatch, Scheduled, StepInput, VoidLoad},
     copies::CopyResult,
     economy::Economy,
     error::{ConnectorError, OptionsError, WorkerError},

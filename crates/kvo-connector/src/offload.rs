@@ -178,8 +178,11 @@ impl Offload {
     /// For an engine that computes what `identity` says, in blocks that are as `layout` says, in `groups`, hashed every
     /// `hash_tokens` tokens.
     ///
-    /// All of it but the number of blocks and their places goes into the names of chunks, and into what a store that
-    /// outlives the engine is recognised by: another engine's store is refused.
+    /// What a chunk is goes into a [fingerprint](kvo_cuda::Fingerprint): model, type and parallelism, the tokens of each
+    /// group's blocks, and what the layout says of chunks, but not where its blocks are and how many. All names of chunks have
+    /// it, and a store that outlives the engine is recognised by it: one of another engine is refused. The epoch goes into the
+    /// names alone, so that a store may have chunks of several. Neither has what groups attend to, their pools, or
+    /// `hash_tokens`: those are of the model, of the process, and of the engine's hashes.
     ///
     /// ```
     /// use kvo_connector::{EngineIdentity, GroupOptions, Offload, OffloadConfig};

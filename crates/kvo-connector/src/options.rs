@@ -52,6 +52,30 @@ impl GroupOptions {
     pub fn chunk_tokens(&self) -> u32 {
         self.block_tokens * self.blocks_per_chunk
     }
+
+    /// The first token that the one behind `computed` needs; of a state, the one that has left it behind.
+    pub(crate) fn first_attended(&self, computed: u32) -> u32 {
+        match self.kind {
+            GroupKind::Full => 0,
+            GroupKind::Window { tokens } => computed.saturating_add(1).saturating_sub(tokens),
+            // The state in front of that token, and none before it.
+            GroupKind::State => computed.saturating_sub(1),
+        }
+    }
+
+    /// Whether what is computed may be taken back to `to` tokens, though of those in front of `computed` there may be no more
+    /// blocks than the next token needs.
+    pub(crate) fn can_go_back(&self, computed: u32, to: u32) -> bool {
+        let needed = self.first_attended(to);
+        let is_kept = match self.kind {
+            GroupKind::Full => true,
+            GroupKind::Window { .. } => {
+                needed / self.block_tokens >= self.first_attended(computed) / self.block_tokens
+            }
+            GroupKind::State => to == computed,
+        };
+        needed >= to || is_kept
+    }
 }
 
 /// What a [`Connector`](crate::Connector) is made with.
@@ -59,7 +83,7 @@ impl GroupOptions {
 pub struct ConnectorOptions {
     /// Whose data its chunks are.
     pub namespace: Namespace,
-    /// The groups, in the order of their indices; at least one.
+    /// The groups, in the order of their indices; at least one, and at least one with tokens that attend to others.
     pub groups: Vec<GroupOptions>,
     /// Tokens that a block hash covers beside those of the hashes before it. Every group's block is a multiple of it.
     pub hash_tokens: u32,
@@ -69,7 +93,7 @@ pub struct ConnectorOptions {
     pub recompute_last: bool,
     /// How long a request asks again for chunks that are on their way. After that it is told what there is without them.
     pub lookup_patience: Duration,
-    /// How long a copy may go unreported before its request goes on without it. Longer than a worker's own deadline, it
+    /// How long a copy of a plan may go unreported before its request goes on without it. Longer than a worker's own deadline, it
     /// is for workers that have died.
     pub copy_patience: Duration,
     /// Chunks that a request offers at once: a larger offer than there is room for is refused whole.
@@ -80,8 +104,10 @@ pub struct ConnectorOptions {
     pub load_chunks_max: usize,
     /// Steps in which stores of a request may fail before it stores no more.
     pub failed_stores_max: u32,
-    /// Whether the engine keeps the blocks of a finished request until [`take_settled`](crate::Connector::take_settled)
-    /// names it, and so calls that; without, nobody remembers such requests.
+    /// Whether the engine keeps the blocks of a request that has finished with
+    /// [copies open](crate::Finish::CopiesOpen) until [`take_settled`](crate::Connector::take_settled) names it, and so calls
+    /// that; until then the request's number is not used again. Without, such requests are not named, and their numbers may
+    /// be used at once.
     pub keeps_blocks: bool,
     /// What loads and compute cost, for matches that end where loading stops being worth it; without, all that is found can
     /// be loaded.
@@ -125,6 +151,7 @@ impl ConnectorOptions {
             ("num_workers", self.num_workers == 0),
             ("offer_chunks_max", self.offer_chunks_max == 0),
             ("load_chunks_max", self.load_chunks_max == 0),
+            ("copy_patience", self.copy_patience.is_zero()),
         ] {
             if is_zero {
                 return Err(zero(field));
@@ -133,11 +160,24 @@ impl ConnectorOptions {
         for (nth, group) in self.groups.iter().enumerate() {
             group.check(nth, self.hash_tokens)?;
         }
+        if self.groups.iter().all(|group| group.kind == GroupKind::Window { tokens: 1 }) {
+            return Err(OptionsError::NothingToLoad);
+        }
         self.step().ok_or(OptionsError::BlocksDoNotMeet)?;
         match self.economy.and_then(|economy| economy.zero_field()) {
             Some(field) => Err(OptionsError::NoRate { field }),
             None => Ok(()),
         }
+    }
+
+    /// Whether any number of whole blocks, from the first on, is of use without those behind it.
+    pub(crate) fn is_cut_anywhere(&self) -> bool {
+        self.groups.iter().all(|group| group.kind == GroupKind::Full)
+    }
+
+    /// `to`, if every group can go back to so many tokens from `computed`; else nothing.
+    pub(crate) fn go_back(&self, computed: u32, to: u32) -> u32 {
+        if self.groups.iter().all(|group| group.can_go_back(computed, to)) { to } else { 0 }
     }
 
     /// The least number of tokens that is whole blocks in every group.

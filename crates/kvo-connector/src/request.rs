@@ -5,9 +5,9 @@ use std::time::Duration;
 use kvo_core::{BlockHash, BlockId, GroupIdx, OffloadKey, RequestContext};
 
 use crate::{
-    BlockDetail, ChunkNames, CopyId, Namespace,
+    BlockDetail, ChunkNames, ConnectorError, CopyId, Namespace,
     matching::{Boundary, Wish},
-    options::{ConnectorOptions, GroupKind, GroupOptions},
+    options::{ConnectorOptions, GroupOptions},
     params::RequestParams,
 };
 
@@ -36,11 +36,15 @@ pub(crate) struct Request {
     pub(crate) waits_for: Option<(u32, OffloadKey)>,
     /// The copies of the load that it waits for, or whose layers it computes behind, as far as they are not decided.
     pub(crate) loading: Vec<CopyId>,
-    /// Tokens in front of that load that are good whatever comes of it.
+    /// Tokens in front of that load that are good whatever comes of it, and from which compute can go on in every group.
     pub(crate) load_from: u32,
     /// Tokens in front of the first copy of it that has failed.
     pub(crate) load_failed_at: Option<u32>,
-    /// Copies that use its blocks.
+    /// Tokens that a load has left which has failed or is void, if the request has not gone on since.
+    pub(crate) good: Option<u32>,
+    /// The step that had it last, of all that were looked at.
+    pub(crate) last_check: u64,
+    /// Copies of it that are under way.
     pub(crate) num_open: u32,
     /// A load of it has failed: it is to compute.
     pub(crate) reads_no_more: bool,
@@ -111,6 +115,8 @@ impl Request {
             loading: Vec::new(),
             load_from: 0,
             load_failed_at: None,
+            good: None,
+            last_check: 0,
             num_open: 0,
             reads_no_more: false,
             failed_stores: 0,
@@ -184,8 +190,20 @@ impl Request {
     /// A load has failed: what is behind `computed` is to be computed.
     pub(crate) fn take_back(&mut self, computed: u32, options: &ConnectorOptions) {
         self.settled = computed;
+        self.good = Some(computed);
         for (group, state) in options.groups.iter().zip(&mut self.groups) {
             state.next_store = state.next_store.min((computed / group.chunk_tokens()) as usize);
+        }
+    }
+
+    /// # Errors
+    /// [`ConnectorError::Spoilt`] if the engine says that it has more tokens than a load has left.
+    pub(crate) fn check_good(&self, computed: u32) -> Result<(), ConnectorError> {
+        match self.good {
+            Some(good) if computed > good => {
+                Err(ConnectorError::Spoilt { req: self.context.id(), computed, good })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -207,6 +225,7 @@ impl Request {
     pub(crate) fn give_up_blocks(&mut self) {
         self.give_up_load();
         self.settled = 0;
+        self.good = None;
         self.matched = None;
         self.asks_since = None;
         self.stores_behind = None;
@@ -243,12 +262,7 @@ impl GroupState {
     /// Forgets blocks that an engine which computes the token behind `computed` has no use for any more: it may have given
     /// them back, and if they were in front of what was loaded nothing was ever written into them.
     pub(crate) fn leave_behind(&mut self, computed: u32, group: &GroupOptions) {
-        let first = match group.kind {
-            GroupKind::Full => return,
-            GroupKind::Window { tokens } => computed.saturating_add(1).saturating_sub(tokens),
-            // The state in front of that token, and none before it.
-            GroupKind::State => computed.saturating_sub(1),
-        };
+        let first = group.first_attended(computed);
         let num_gone = ((first / group.block_tokens) as usize).min(self.table.len());
         if let Some(gone) = self.table.get_mut(self.num_gone..num_gone) {
             gone.fill(None);

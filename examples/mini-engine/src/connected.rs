@@ -3,8 +3,8 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use kvo_connector::{
-    Connector, ConnectorError, CopyOutcome, Finish, PrefixMatch, RequestParams, Scheduled, StepPlan, Worker,
-    WorkerOptions, WorkerReport,
+    Connector, ConnectorError, CopyOutcome, Finish, PrefixMatch, RequestParams, Scheduled, StepPlan,
+    VoidLoad, Worker, WorkerOptions, WorkerReport,
 };
 use kvo_core::{BlockId, DeviceSpan, HostMemory, OffloadManager, RequestError, RequestId};
 use kvo_cuda::HostDevice;
@@ -199,7 +199,8 @@ impl<M: OffloadManager> Offload for Connected<M> {
 
     fn reset(&mut self, events: &mut OffloadEvents) {
         let void = self.connector.reset().loads_void;
-        events.loads_ended.extend(void.into_iter().map(|request| (request, LoadEnd::Failed { computed: 0 })));
+        let failed = |load: VoidLoad| (load.request, LoadEnd::Failed { computed: load.computed as usize });
+        events.loads_ended.extend(void.into_iter().map(failed));
     }
 
     fn has_pending_work(&self) -> bool {

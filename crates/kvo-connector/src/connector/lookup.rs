@@ -11,7 +11,7 @@ use crate::{
     ConnectorError, CopyId, Economy,
     copies::{Copies, OpenCopy},
     matching::{Boundary, Finder, Found, Wish, blocks_needed, converge, needed},
-    options::{GroupKind, GroupOptions},
+    options::{ConnectorOptions, GroupKind, GroupOptions},
     plan::CopyPlan,
     request::{Data, Match, Request},
 };
@@ -33,8 +33,8 @@ impl<M: OffloadManager> Connector<M> {
     /// computed if [`recompute_last`](crate::ConnectorOptions::recompute_last) says so, though its block is loaded.
     ///
     /// # Errors
-    /// [`ConnectorError::Request`], [`ConnectorError::Loading`], or [`ConnectorError::TooManyTokens`] if more are computed
-    /// than there are.
+    /// [`ConnectorError::Request`], [`ConnectorError::Loading`], [`ConnectorError::TooManyTokens`] if more are computed than
+    /// there are, or [`ConnectorError::Spoilt`] if more are than a load has left.
     pub fn match_prefix(&mut self, id: RequestId, computed: u32) -> Result<PrefixMatch, ConnectorError> {
         let request = self.requests.get_mut(&id).ok_or(RequestError::Unknown { req: id })?;
         let num_tokens = request.num_tokens;
@@ -44,6 +44,7 @@ impl<M: OffloadManager> Connector<M> {
         if computed > num_tokens {
             return Err(ConnectorError::TooManyTokens { req: id, computed, num_tokens });
         }
+        request.check_good(computed)?;
         request.matched = None;
         request.claim_data(computed);
         let is_outdated = request.data == Data::Outdated;
@@ -91,7 +92,7 @@ impl<M: OffloadManager> Connector<M> {
         };
         let mut boundary = converge(groups, &wish, &mut finder);
         if let (Some(economy), Some(found)) = (&self.options.economy, boundary) {
-            boundary = worth(economy, groups, &wish, found, &mut finder);
+            boundary = worth(economy, &self.options, &wish, found, &mut finder);
         }
         let gave_up = finder.gave_up;
         if let Some((group, chunk)) = boundary.and_then(|boundary| boundary.later) {
@@ -110,8 +111,9 @@ impl<M: OffloadManager> Connector<M> {
     }
 
     /// Blocks were allocated for all that the request's match of this step has found: the tables of all groups, from the
-    /// first token on, with nothing where the engine has no block. The load is part of the next plan; until it is over, or
-    /// has failed, nothing else can be done with the request but to finish or preempt it.
+    /// first token on, with nothing where the engine has no block. The load is part of the next plan. Until it is over, or
+    /// has failed, the request is not matched and nothing of it is stored, and what it computes is
+    /// [behind the load](super::Scheduled::computed), layer by layer.
     ///
     /// Not called, a match is forgotten at the end of the step.
     ///
@@ -119,8 +121,9 @@ impl<M: OffloadManager> Connector<M> {
     /// that, and the last one to be reported has the outcome of all.
     ///
     /// # Errors
-    /// [`ConnectorError::NoMatch`] if there is none, or it has found nothing; [`ConnectorError::WrongNumberOfTables`],
-    /// [`ConnectorError::NoBlock`] if a table is too short; [`ConnectorError::Gone`] after a reset.
+    /// [`ConnectorError::Request`]; [`ConnectorError::NoMatch`] if there is none of this step and since the last reset, or it
+    /// has found nothing; [`ConnectorError::WrongNumberOfTables`]; [`ConnectorError::NoBlock`] if a table is too short;
+    /// [`ConnectorError::Gone`] if two of its chunks have one name.
     pub fn blocks_allocated(
         &mut self,
         id: RequestId,
@@ -159,7 +162,8 @@ impl<M: OffloadManager> Connector<M> {
         }
         request.matched = None;
         request.settled = wish.computed;
-        request.load_from = unspoilt(groups, &wish, boundary.end);
+        request.good = None;
+        request.load_from = unspoilt(&self.options, &wish, boundary.end);
         for ((group, state), table) in groups.iter().zip(&mut request.groups).zip(tables) {
             state.set_table(table);
             // Chunks that are loaded whole need not be offered, unless some before them were not.
@@ -167,19 +171,16 @@ impl<M: OffloadManager> Connector<M> {
                 state.next_store = state.next_store.max((boundary.end / group.chunk_tokens()) as usize);
             }
         }
-        let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
-        let now = self.clock.now();
         for (part, LoadJob { token, slots }) in parts.iter().zip(jobs) {
             let plan = self.copies.plan_load(request, groups, part, &slots);
             self.stats.waits += plan.after.len() as u64;
             let pool_of = |group: GroupIdx| groups[group.0 as usize].pool;
             let mut copy = OpenCopy::new(&plan, request.arrival, token, self.options.num_workers, pool_of);
-            let first = part.iter().map(|of| of.first_token).min().unwrap_or(0);
-            copy.computed = if is_cut_anywhere { first } else { request.load_from };
+            copy.first_token = part.iter().map(|of| of.first_token).min().unwrap_or(0);
             copy.usable = boundary.usable;
             request.num_open += 1;
             request.loading.push(plan.copy);
-            self.copies.begin(copy, now);
+            self.copies.begin(copy);
             self.loads.push(plan);
         }
         Ok(request.loading[0])
@@ -249,12 +250,13 @@ impl Copies {
 /// The part of what was found that it is worth loading, if any is.
 fn worth(
     economy: &Economy,
-    groups: &[GroupOptions],
+    options: &ConnectorOptions,
     wish: &Wish,
     found: Boundary,
     finder: &mut impl Finder,
 ) -> Option<Boundary> {
     let Wish { computed, num_tokens, step, .. } = *wish;
+    let groups = &options.groups;
     // Groups of one kind have their chunks in the same tiers, so one stands for all.
     let (first, chunk_tokens) = (&groups[0], groups[0].chunk_tokens());
     let mut promoted = vec![(computed, 0)];
@@ -268,8 +270,7 @@ fn worth(
         let of_chunk = promoted.partition_point(|(start, _)| *start < end).min(promoted.len() - 1);
         (end, promoted[of_chunk].1)
     };
-    let is_cut_anywhere = groups.iter().all(|group| group.kind == GroupKind::Full);
-    let least = if is_cut_anywhere { computed / step * step + step } else { found.end };
+    let least = if options.is_cut_anywhere() { computed / step * step + step } else { found.end };
     let ends = (least..found.end).step_by(step as usize).chain([found.end]);
     let end = economy.split(computed, num_tokens, ends.map(up_to));
     if end == found.end {
@@ -283,14 +284,16 @@ fn worth(
     (end > computed).then_some(Boundary { end, usable: end, later })
 }
 
-/// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole.
-fn unspoilt(groups: &[GroupOptions], wish: &Wish, end: u32) -> u32 {
+/// Tokens that were computed before a load and still are when it fails: a block in which it begins is spoilt as a whole. None,
+/// if some group has no more what the token behind them attends to.
+fn unspoilt(options: &ConnectorOptions, wish: &Wish, end: u32) -> u32 {
     let first = |group: &GroupOptions| {
         let blocks = blocks_needed(group, wish, end);
         let block = u32::try_from(blocks.start).unwrap_or(u32::MAX);
         if blocks.is_empty() { u32::MAX } else { block.saturating_mul(group.block_tokens) }
     };
-    groups.iter().map(first).fold(wish.computed, u32::min)
+    let unspoilt = options.groups.iter().map(first).fold(wish.computed, u32::min);
+    options.go_back(wish.computed, unspoilt)
 }
 
 /// Looks for chunks in the tiers, for each at most once.

@@ -20,10 +20,23 @@ pub struct Flush {
     /// Requests with KV data of former weights, after a [change](Connector::reset_to) of those. They may go on, and load and
     /// store nothing before they were preempted.
     pub outdated: Vec<RequestId>,
-    /// Requests whose loads are void: they are to compute, or to match again when all copies are over.
-    pub loads_void: Vec<RequestId>,
+    /// Requests whose loads are void: nothing of those has come, and their copies may write blocks until they are over. Each
+    /// is to compute, or to match again when all copies are over, behind the tokens that it has still, or is
+    /// [preempted](crate::StepInput::preempted). One that says that it has more is
+    /// [refused](ConnectorError::Spoilt).
+    pub loads_void: Vec<VoidLoad>,
     /// Copies that are still under way. Nothing is loaded or stored before they are over.
     pub copies_open: usize,
+}
+
+/// A load that a reset has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VoidLoad {
+    /// Whose load it was.
+    pub request: RequestId,
+    /// Tokens, from the first on, that need not be computed: as after a load that has
+    /// [failed](crate::CopyOutcome::LoadFailed).
+    pub computed: u32,
 }
 
 impl<M: OffloadManager> Connector<M> {
@@ -114,7 +127,7 @@ impl<M: OffloadManager> Connector<M> {
             if request.give_up_load() {
                 // Nobody will say whether what it brings is there.
                 request.take_back(request.load_from, &self.options);
-                loads_void.push(*id);
+                loads_void.push(VoidLoad { request: *id, computed: request.load_from });
             }
             for group in &mut request.groups {
                 group.next_store = 0;

@@ -23,6 +23,9 @@ pub struct Scheduled<'a> {
     pub request: RequestId,
     /// Of the blocks that the connector knows of, so many are still the request's, by group: fewer than all if the engine has
     /// taken some back, as those that a draft was to fill. Empty for all of them.
+    ///
+    /// Those in front of the window or the state that the request needs are not asked for any more. Only if it computes
+    /// behind a load, and that fails, it may need them again: an engine that has given some back by then says so here.
     pub kept_blocks: &'a [usize],
     /// Blocks behind those, by group in the order of their indices: new ones, and for a request
     /// that starts also those that were found on the GPU. Nothing stands for a block that the engine does not have.
@@ -67,8 +70,8 @@ impl<M: OffloadManager> Connector<M> {
     ///
     /// # Errors
     /// Names the first request that does not fit; then nothing has changed, and the step has not ended:
-    /// [`ConnectorError::Request`], [`ConnectorError::WrongNumberOfTables`], [`ConnectorError::TooManyKept`],
-    /// [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`].
+    /// [`ConnectorError::Request`], [`ConnectorError::ScheduledTwice`], [`ConnectorError::WrongNumberOfTables`],
+    /// [`ConnectorError::TooManyKept`], [`ConnectorError::TokensTakenBack`], [`ConnectorError::TooManyTokens`], [`ConnectorError::Spoilt`].
     pub fn build_step(&mut self, input: &StepInput<'_>) -> Result<StepPlan, ConnectorError> {
         self.check(input)?;
         self.num_steps += 1;
@@ -79,13 +82,16 @@ impl<M: OffloadManager> Connector<M> {
         for scheduled in input.scheduled {
             self.schedule(scheduled, &mut plan.wait_for);
         }
+        let now = self.clock.now();
         if !self.is_flushing && self.pause == Pause::None {
-            let now = self.clock.now();
             for scheduled in input.scheduled {
                 self.offer(scheduled.request, now, &mut plan.stores);
             }
         }
         plan.loads = std::mem::take(&mut self.loads);
+        for load in &plan.loads {
+            self.copies.planned(load.copy, now);
+        }
         self.stats.waits += plan.wait_for.len() as u64;
         for id in self.matched.drain(..) {
             if let Some(request) = self.requests.get_mut(&id) {
@@ -96,13 +102,18 @@ impl<M: OffloadManager> Connector<M> {
         Ok(plan)
     }
 
-    fn check(&self, input: &StepInput<'_>) -> Result<(), ConnectorError> {
-        let known = |id: &RequestId| self.requests.get(id).ok_or(RequestError::Unknown { req: *id });
+    fn check(&mut self, input: &StepInput<'_>) -> Result<(), ConnectorError> {
+        let unknown = |id: &RequestId| RequestError::Unknown { req: *id };
         for id in input.preempted {
-            known(id)?;
+            self.requests.get(id).ok_or(unknown(id))?;
         }
+        self.num_checks += 1;
         for Scheduled { request: id, kept_blocks, new_blocks, computed, settled } in input.scheduled {
-            let request = known(id)?;
+            let request = self.requests.get_mut(id).ok_or(unknown(id))?;
+            if std::mem::replace(&mut request.last_check, self.num_checks) == self.num_checks {
+                return Err(ConnectorError::ScheduledTwice { req: *id });
+            }
+            let is_preempted = input.preempted.contains(id);
             let (req, settled) = (*id, *settled);
             let groups = self.options.groups.len();
             if let Some(given) =
@@ -111,14 +122,18 @@ impl<M: OffloadManager> Connector<M> {
                 return Err(ConnectorError::WrongNumberOfTables { req, given, groups });
             }
             for ((kept, state), group) in kept_blocks.iter().zip(&request.groups).zip(0..) {
-                let (kept, known, group) = (*kept, state.table.len(), GroupIdx(group));
+                let known = if is_preempted { 0 } else { state.table.len() };
+                let (kept, group) = (*kept, GroupIdx(group));
                 if kept > known {
                     return Err(ConnectorError::TooManyKept { req, group, kept, known });
                 }
             }
-            let before = if input.preempted.contains(id) { 0 } else { request.settled };
-            if settled < before {
-                return Err(ConnectorError::TokensTakenBack { req, settled, before });
+            if !is_preempted {
+                let before = request.settled;
+                if settled < before {
+                    return Err(ConnectorError::TokensTakenBack { req, settled, before });
+                }
+                request.check_good(*computed)?;
             }
             let num_tokens = request.num_tokens;
             if settled.max(*computed) > num_tokens {
@@ -147,15 +162,23 @@ impl<M: OffloadManager> Connector<M> {
         for (state, new) in request.groups.iter_mut().zip(scheduled.new_blocks) {
             state.table.extend_from_slice(new);
         }
+        let is_loading = !request.loading.is_empty();
         for (group, state) in options.groups.iter().zip(&mut request.groups) {
             // Whatever compute may write. Of the blocks before it only reads.
             let first_written = (scheduled.computed / group.block_tokens) as usize;
             for block in state.table.iter().skip(first_written).flatten() {
                 copies.users(group.pool, *block, &request.loading, wait_for);
             }
-            state.leave_behind(scheduled.computed, group);
+            // Should its load fail, those in front of it are written too.
+            if !is_loading {
+                state.leave_behind(scheduled.computed, group);
+            }
+        }
+        if is_loading {
+            request.load_from = options.go_back(scheduled.computed, request.load_from);
         }
         request.settled = scheduled.settled;
+        request.good = None;
         request.asks_since = None;
         if request.data == Data::None {
             request.data = Data::Current;
@@ -317,7 +340,8 @@ fn store(
     copy.first_chunks = first_chunks;
     copy.keys = job.keys;
     request.num_open += 1;
-    copies.begin(copy, now);
+    copies.begin(copy);
+    copies.planned(plan.copy, now);
     plan
 }
 

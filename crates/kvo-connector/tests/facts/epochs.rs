@@ -2,6 +2,7 @@
 
 use kvo_connector::{
     ConnectorError, CopyOutcome, CopyResult, EventDetail, Namespace, RequestParams, StepInput, StepPlan,
+    VoidLoad,
 };
 use kvo_core::{EventKind, RequestId};
 
@@ -97,7 +98,10 @@ fn a_load_of_former_weights_is_void() {
     let load = bench.load(2, 2 * CHUNK);
     bench.idle();
     let flush = bench.connector.reset_to(2).unwrap();
-    assert_eq!((flush.loads_void, flush.copies_open), (vec![RequestId(2)], 1));
+    assert_eq!(
+        (flush.loads_void, flush.copies_open),
+        (vec![VoidLoad { request: RequestId(2), computed: 0 }], 1)
+    );
     assert_eq!(flush.outdated, [], "nothing of it had come");
     assert_eq!(bench.report(load, CopyResult::Done), CopyOutcome::Void);
     assert_eq!(num_chunks(&begin_anew(&mut bench, 2, 3 * CHUNK)), 3);

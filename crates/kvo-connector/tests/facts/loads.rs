@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use kvo_connector::{
     ConnectorError, CopyOutcome, CopyResult, Economy, Finish, GroupKind, GroupOptions, PrefixMatch,
-    RequestParams, Scheduled, StepInput,
+    RequestParams, Scheduled, StepInput, VoidLoad,
 };
-use kvo_core::RequestId;
+use kvo_core::{LoadError, RequestId};
 
-use crate::rig::{CHUNK, bench, bench_with, num_chunks, tokens};
+use crate::rig::{Bench, CHUNK, bench, bench_with, num_chunks, tokens};
 
 /// The reference's end-to-end experiment: of 64 chunks the last 16 were replaced.
 #[test]
@@ -179,7 +179,10 @@ fn nothing_is_loaded_or_stored_before_the_copies_of_before_a_reset_are_over() {
     let load = bench.load(3, 2 * CHUNK);
     bench.idle();
     let flush = bench.connector.reset();
-    assert_eq!((flush.loads_void, flush.copies_open), (vec![RequestId(3)], 2));
+    assert_eq!(
+        (flush.loads_void, flush.copies_open),
+        (vec![VoidLoad { request: RequestId(3), computed: 0 }], 2)
+    );
     assert_eq!(bench.connector.counts().free, 8);
     assert_eq!(num_chunks(&bench.compute(2, CHUNK, 2 * CHUNK)), 0);
     assert_eq!(bench.loadable(3, 0), 0);
@@ -280,7 +283,7 @@ fn a_reset_takes_back_what_was_computed_behind_the_layers_of_a_load() {
     bench.loadable(2, 0);
     let copy = bench.load(2, 2 * CHUNK);
     bench.compute(2, 2 * CHUNK, 3 * CHUNK);
-    assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+    assert_eq!(bench.connector.reset().loads_void, [VoidLoad { request: RequestId(2), computed: 0 }]);
     assert_eq!(bench.report(copy, CopyResult::Failed), CopyOutcome::Void);
     let scheduled =
         [Scheduled { request: RequestId(2), kept_blocks: &[], new_blocks: &[], computed: 0, settled: CHUNK }];
@@ -298,6 +301,33 @@ fn a_report_of_a_load_that_no_worker_was_told_of_changes_nothing() {
     let error = bench.connector.copy_reported(copy, 0, CopyResult::Done);
     assert_eq!(error, Err(ConnectorError::NotOpen { copy, worker: 0 }));
     assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+}
+
+#[test]
+fn a_match_of_before_a_reset_is_none() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    let _ = bench.connector.reset();
+    let blocks = bench.blocks(2);
+    let error = bench.connector.blocks_allocated(RequestId(2), &[&blocks]);
+    assert_eq!(error, Err(ConnectorError::NoMatch { req: RequestId(2) }));
+}
+
+#[test]
+fn two_chunks_of_one_name_are_not_loaded() {
+    let mut bench = bench(8);
+    bench.serve(1, &tokens(1, CHUNK));
+    bench.connector.new_request(RequestId(2), 3 * CHUNK, RequestParams::default()).unwrap();
+    let [hash] = Bench::hashes(&tokens(1, CHUNK))[..] else { panic!("one chunk, one hash") };
+    bench.connector.add_hashes(RequestId(2), 3 * CHUNK, &[hash, hash]).unwrap();
+    assert_eq!(bench.loadable(2, 0), 2 * CHUNK);
+    let blocks = bench.blocks(2);
+    let error = bench.connector.blocks_allocated(RequestId(2), &[&blocks]).unwrap_err();
+    assert!(matches!(error, ConnectorError::Gone { error: LoadError::Repeated { .. }, .. }), "{error}");
+    bench.idle();
+    assert_eq!(bench.connector.counts().pinned, 0);
 }
 
 /// B07: what is of no use to a request is not pinned for it.
@@ -432,7 +462,7 @@ fn copies_of_a_load_that_a_reset_or_an_abort_meets_are_all_void() {
         let loads: Vec<_> = bench.idle().loads.iter().map(|load| load.copy).collect();
         assert_eq!(bench.report(loads[1], CopyResult::Failed), CopyOutcome::Open);
         if is_reset {
-            assert_eq!(bench.connector.reset().loads_void, [RequestId(2)]);
+            assert_eq!(bench.connector.reset().loads_void, [VoidLoad { request: RequestId(2), computed: 0 }]);
         } else {
             assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::CopiesOpen(2)));
         }

@@ -4,4 +4,5 @@ mod epochs;
 mod loads;
 mod requests;
 mod rig;
+mod spoilt;
 mod stores;

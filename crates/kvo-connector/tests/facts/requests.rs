@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use kvo_connector::{
-    ConnectorError, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions, RequestParams, Scheduled,
-    StepInput, StepPlan,
+    Connector, ConnectorError, ConnectorOptions, CopyOutcome, CopyResult, EventDetail, Finish, GroupOptions,
+    RequestParams, Scheduled, StepInput, StepPlan,
 };
-use kvo_core::{BlockHash, EventKind, OffloadManager, RequestId, SlotId};
+use kvo_core::{BlockHash, EventKind, ManualClock, OffloadManager, RequestId, SlotId};
+use kvo_cpu::{CpuManager, CpuOptions};
+use kvo_policies::Lru;
 
-use crate::rig::{Bench, CHUNK, bench, bench_with, tokens};
+use crate::rig::{Bench, CHUNK, NAMESPACE, bench, bench_with, tokens};
 
 #[test]
 fn a_table_that_is_too_short_changes_nothing() {
@@ -63,6 +65,69 @@ fn a_copy_that_a_worker_never_reports_fails_in_time_and_keeps_what_it_may_touch(
     assert_eq!(bench.connector.copy_reported(store, 1, CopyResult::FailedAndHeld), Ok(CopyOutcome::Open));
     bench.connector.copy_released(store, 1).unwrap();
     assert_eq!((bench.connector.counts().pending, bench.connector.stats().copies_late), (1, 1));
+}
+
+#[test]
+fn a_load_that_no_worker_was_told_of_is_not_late() {
+    let mut bench = bench(4);
+    bench.serve(1, &tokens(1, 2 * CHUNK));
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    bench.loadable(2, 0);
+    let load = bench.load(2, 2 * CHUNK);
+    let mut late = Vec::new();
+    bench.clock.advance(Duration::from_secs(60));
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, []);
+    assert_eq!(bench.idle().loads[0].copy, load);
+    // From then on it has its time.
+    bench.clock.advance(Duration::from_secs(59));
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, []);
+    bench.clock.advance(Duration::from_secs(1));
+    bench.connector.take_late(&mut late);
+    assert_eq!(late, [CopyOutcome::LoadFailed { request: RequestId(2), computed: 0 }]);
+}
+
+#[test]
+fn copies_without_any_time_are_refused() {
+    let groups = vec![GroupOptions::full(CHUNK)];
+    let options =
+        ConnectorOptions { copy_patience: Duration::ZERO, ..ConnectorOptions::new(NAMESPACE, groups, CHUNK) };
+    check_refused(options, "copy_patience must be at least 1");
+}
+
+/// A boundary needs no chunk there: a match of it was a load of none, and ended the process.
+#[test]
+fn groups_whose_tokens_see_only_themselves_are_refused() {
+    let groups = vec![GroupOptions::window(CHUNK, 1), GroupOptions::window(2 * CHUNK, 1)];
+    let options = ConnectorOptions::new(NAMESPACE, groups.clone(), CHUNK);
+    check_refused(options, "groups: no token attends to one before it, so there is nothing to load");
+    // Beside others they are none's trouble.
+    let mut bench = bench_with(8, |options| {
+        options.groups = vec![groups[0], GroupOptions::full(CHUNK)];
+        options.recompute_last = false;
+    });
+    for (id, wanted) in [(1, 0), (2, 2 * CHUNK)] {
+        bench.begin(id, &tokens(1, 2 * CHUNK), RequestParams::default());
+        assert_eq!(bench.loadable(id, 0), wanted);
+        let tables = [bench.blocks(2), bench.blocks(2)];
+        if wanted == 0 {
+            let plan = bench.compute_tables(id, [&tables[0], &tables[1]], 0, 2 * CHUNK);
+            bench.done(&plan);
+        } else {
+            bench.connector.blocks_allocated(RequestId(id), &[&tables[0], &tables[1]]).unwrap();
+            assert_eq!(bench.idle().loads[0].chunks().len(), 2, "those of the second group");
+        }
+    }
+}
+
+#[track_caller]
+fn check_refused(options: ConnectorOptions, why: &str) {
+    let manager = CpuManager::new(CpuOptions::new(4), Lru::new(4)).unwrap();
+    let error = Connector::new(options, manager, Box::new(ManualClock::default()))
+        .err()
+        .map(|error| error.to_string());
+    assert_eq!(error.as_deref(), Some(why));
 }
 
 #[test]

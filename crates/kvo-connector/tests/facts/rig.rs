@@ -77,7 +77,17 @@ impl Bench {
         computed: u32,
         settled: u32,
     ) -> StepPlan {
-        let new_blocks = [blocks];
+        self.compute_tables(id, [blocks], computed, settled)
+    }
+
+    /// The same in several groups.
+    pub(crate) fn compute_tables<const GROUPS: usize>(
+        &mut self,
+        id: u64,
+        new_blocks: [&[Option<BlockId>]; GROUPS],
+        computed: u32,
+        settled: u32,
+    ) -> StepPlan {
         let scheduled = [Scheduled {
             request: RequestId(id),
             kept_blocks: &[],

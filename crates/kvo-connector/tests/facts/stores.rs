@@ -87,7 +87,7 @@ fn blocks_that_were_found_on_the_gpu_are_waited_for_by_nobody() {
 
 #[test]
 fn a_number_that_is_used_again_has_nothing_of_before() {
-    let mut bench = bench(8);
+    let mut bench = bench_with(8, |options| options.keeps_blocks = false);
     bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
     let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
@@ -97,6 +97,23 @@ fn a_number_that_is_used_again_has_nothing_of_before() {
     assert_eq!(num_chunks(&plan), 2);
     bench.done(&plan);
     assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::Settled));
+}
+
+#[test]
+fn a_number_whose_blocks_are_kept_is_not_used_again() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, 2 * CHUNK).stores[0].copy;
+    assert_eq!(bench.connector.request_finished(RequestId(1)), Ok(Finish::CopiesOpen(1)));
+    let again = |bench: &mut Bench| bench.connector.new_request(RequestId(1), 1, RequestParams::default());
+    let unsettled = ConnectorError::Unsettled { req: RequestId(1) };
+    assert_eq!(again(&mut bench), Err(unsettled.clone()));
+    bench.report(store, CopyResult::Done);
+    // Nobody was told.
+    assert_eq!(again(&mut bench), Err(unsettled));
+    let mut settled = Vec::new();
+    bench.connector.take_settled(&mut settled);
+    assert_eq!((settled, again(&mut bench)), (vec![RequestId(1)], Ok(())));
 }
 
 /// B25: as far as its copies went well the chunks are those of before, and of the others nothing is left.
@@ -110,6 +127,21 @@ fn a_preempted_request_begins_anew_and_offers_all_its_chunks_again() {
     assert_eq!(bench.connector.counts().free, 8);
     let plan = bench.compute(1, 0, 3 * CHUNK);
     assert_eq!(num_chunks(&plan), 3);
+}
+
+/// B25: the copy of who had a block before is none of whoever has it next, and waited for by all.
+#[test]
+fn a_settled_request_may_leave_blocks_to_a_copy_of_who_had_them_before() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let blocks = bench.blocks(1);
+    let store = bench.compute_in(1, &blocks, 0, CHUNK).stores[0].copy;
+    bench.connector.build_step(&StepInput { preempted: &[RequestId(1)], scheduled: &[] }).unwrap();
+    bench.begin(2, &tokens(2, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(2, &blocks, 0, CHUNK - 1).wait_for, [store]);
+    assert_eq!(bench.connector.request_finished(RequestId(2)), Ok(Finish::Settled));
+    bench.begin(3, &tokens(3, CHUNK), RequestParams::default());
+    assert_eq!(bench.compute_in(3, &blocks, 0, CHUNK - 1).wait_for, [store]);
 }
 
 #[test]
@@ -239,6 +271,31 @@ fn a_step_that_does_not_fit_changes_nothing() {
         bench.connector.match_prefix(RequestId(1), 5 * CHUNK),
         Err(ConnectorError::TooManyTokens { .. })
     ));
+}
+
+#[test]
+fn a_step_that_contradicts_itself_changes_nothing() {
+    let mut bench = bench(8);
+    bench.begin(1, &tokens(1, 4 * CHUNK), RequestParams::default());
+    let plan = bench.compute(1, 0, 2 * CHUNK);
+    bench.done(&plan);
+    let request = RequestId(1);
+    let one =
+        Scheduled { request, kept_blocks: &[], new_blocks: &[], computed: 2 * CHUNK, settled: 2 * CHUNK };
+    let mut refused = |scheduled: &[Scheduled<'_>], preempted: &[RequestId]| {
+        bench.connector.build_step(&StepInput { preempted, scheduled }).unwrap_err()
+    };
+    // Its blocks are taken, and it keeps some.
+    let keeps = Scheduled { kept_blocks: &[2], ..one };
+    let error = refused(&[keeps], &[request]);
+    assert!(matches!(error, ConnectorError::TooManyKept { kept: 2, known: 0, .. }), "{error}");
+    // It goes further, and once more from where it was.
+    let twice = ConnectorError::ScheduledTwice { req: request };
+    assert_eq!(refused(&[Scheduled { settled: 3 * CHUNK, ..one }, one], &[]), twice);
+    assert_eq!(refused(&[one, one], &[]), twice);
+    assert!(bench.compute_in(1, &[], 2 * CHUNK, 2 * CHUNK).stores.is_empty());
+    let plan = bench.compute(1, 2 * CHUNK, 3 * CHUNK);
+    assert_eq!(num_chunks(&plan), 1);
 }
 
 /// Blocks in front of a gap in a table: the engine has given them back, and they are others' now.

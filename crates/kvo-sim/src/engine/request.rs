@@ -31,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) tables: Vec<Vec<Option<BlockId>>>,
     pub(crate) computed: u32,
     pub(crate) loading: Option<CopyId>,
+    /// What it says that it has in its next step, if that is not so.
+    pub(crate) said: Option<u32>,
     /// Up to where its load is to bring it.
     pub(crate) load_end: u32,
     /// The same, if it computes behind the layers of it.
@@ -63,6 +65,7 @@ impl Request {
             prefixes: Vec::new(),
             tables: vec![Vec::new(); num_groups],
             computed: 0,
+            said: None,
             loading: None,
             load_end: 0,
             behind_layers: None,
@@ -105,6 +108,25 @@ impl Request {
         self.tables.iter().any(|table| !table.is_empty())
     }
 
+    /// Whether it has the blocks that the token behind `computed` reads.
+    pub(crate) fn has_attended(&self, groups: &[GroupOptions], computed: u32) -> bool {
+        groups.iter().zip(&self.tables).all(|(group, table)| {
+            let blocks =
+                first_attended(group, computed) / group.block_tokens..computed.div_ceil(group.block_tokens);
+            table
+                .get(blocks.start as usize..blocks.end as usize)
+                .is_some_and(|all| all.iter().all(Option::is_some))
+        })
+    }
+
+    /// Whether it has the blocks that it reads and writes if it goes on behind `computed` tokens.
+    pub(crate) fn can_go_on(&self, groups: &[GroupOptions], computed: u32) -> bool {
+        groups.iter().zip(&self.tables).all(|(group, table)| {
+            let first = (first_attended(group, computed) / group.block_tokens) as usize;
+            table.iter().skip(first).all(Option::is_some)
+        })
+    }
+
     pub(crate) fn all_blocks(&self, groups: &[GroupOptions]) -> Vec<(u32, BlockId)> {
         let of = |(group, table): (&GroupOptions, &Vec<Option<BlockId>>)| -> Vec<_> {
             table.iter().flatten().map(|block| (group.pool, *block)).collect()
@@ -116,6 +138,7 @@ impl Request {
         self.tables.iter_mut().for_each(Vec::clear);
         self.told.fill(0);
         self.computed = 0;
+        self.said = None;
         self.loading = None;
         self.behind_layers = None;
         self.is_running = false;

@@ -139,8 +139,13 @@ impl Engine {
                 self.tally.loaded_tokens += u64::from(computed.saturating_sub(before));
                 (request.0, computed.max(before))
             }
-            CopyOutcome::LoadFailed { request, .. } if self.plant == Some(Plant::FailedLoadTakenForDone) => {
-                (request.0, self.requests[&request.0].load_end)
+            CopyOutcome::LoadFailed { request, computed }
+                if self.plant == Some(Plant::FailedLoadTakenForDone) =>
+            {
+                // Said as it is, it would be refused.
+                let request_of = self.requests.get_mut(&request.0).expect("it loads");
+                request_of.said = Some(computed);
+                (request.0, request_of.load_end)
             }
             CopyOutcome::LoadFailed { request, computed } => {
                 self.tally.failed_partly += u64::from(computed > self.requests[&request.0].computed);
@@ -155,7 +160,10 @@ impl Engine {
         request.behind_layers = None;
         // Of a window there may be only the blocks that were to be loaded: it begins anew.
         let has_failed = !matches!(outcome, CopyOutcome::Loaded { .. });
-        if has_failed && request.tables.iter().flatten().any(Option::is_none) {
+        check(computed == 0 || request.has_attended(&self.setup.groups, computed), Rule::Bytes, || {
+            format!("request {id} is to go on behind {computed} tokens, and has not what they attend to")
+        });
+        if has_failed && !request.can_go_on(&self.setup.groups, computed) {
             self.to_preempt.push(id);
         }
     }
@@ -246,7 +254,8 @@ impl Engine {
     /// A request that has begun to compute asks whether more has come meanwhile.
     fn ask_further(&mut self, random: &mut Random) {
         let may_ask = |request: &super::Request| {
-            request.is_running && request.loading.is_none() && request.computed + 1 < request.num_tokens()
+            let has_more = request.computed + 1 < request.num_tokens() && request.said.is_none();
+            request.is_running && request.loading.is_none() && has_more
         };
         let ids: Vec<u64> = self.requests.iter().filter(|(_, of)| may_ask(of)).map(|(id, _)| *id).collect();
         if ids.is_empty() || !random.one_in(6) {
@@ -378,7 +387,7 @@ impl Engine {
                 request: RequestId(*id),
                 kept_blocks: &self.requests[id].told,
                 new_blocks,
-                computed: self.requests[id].computed,
+                computed: self.requests[id].said.unwrap_or(self.requests[id].computed),
                 settled: self.requests[id].computed + count - draft(id),
             })
             .collect();
@@ -395,6 +404,7 @@ impl Engine {
         for (id, count) in pieces {
             let request = self.requests.get_mut(id).expect("it runs");
             request.told = request.tables.iter().map(Vec::len).collect();
+            request.said = None;
             request.compute(request.computed..request.computed + count, self.setup.epoch);
             let accesses = request.accesses(&self.setup.groups, *count, draft(id));
             request.computed += count - draft(id);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvo_connector::{Connector, CopyId, CopyResult, Flush, Scheduled, StepInput, StepPlan};
+use kvo_connector::{Connector, CopyId, CopyResult, Flush, Scheduled, StepInput, StepPlan, VoidLoad};
 use kvo_core::{HostMemory, RequestId, SlotId};
 use kvo_nvme::testing::{End, Kind};
 
@@ -131,14 +131,22 @@ impl Engine {
             // No event tells of what has gone.
             self.ledger.begin(PRIMARY, []);
         }
-        for id in &flush.loads_void {
+        let mut void = Vec::new();
+        for VoidLoad { request: id, computed } in &flush.loads_void {
             let request = self.requests.get_mut(&id.0).expect("only those that run have loads");
             check(request.loading.take().is_some(), Rule::OneResult, || format!("{id:?} was not loading"));
-            // Its blocks may still be written: it takes others.
-            self.take_blocks(id.0);
-            self.waiting.push_back(id.0);
+            (request.computed, request.behind_layers) = (*computed, None);
+            check(*computed == 0 || request.has_attended(&self.setup.groups, *computed), Rule::Bytes, || {
+                format!("{id:?} is to go on behind {computed} tokens, and has not what they attend to")
+            });
+            // Its blocks may still be written: it takes others, or waits for that.
+            if !request.can_go_on(&self.setup.groups, *computed) || self.random.one_in(2) {
+                self.take_blocks(id.0);
+                self.waiting.push_back(id.0);
+                void.push(*id);
+            }
         }
-        let input = StepInput { preempted: &flush.loads_void, scheduled: &[] };
+        let input = StepInput { preempted: &void, scheduled: &[] };
         let plan = self.connector.build_step(&input).expect("they run");
         check(plan == StepPlan::default(), Rule::InUse, || format!("behind a reset: {plan:?}"));
         flush
