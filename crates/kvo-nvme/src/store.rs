@@ -188,6 +188,8 @@ struct Scratch {
     keys: HashSet<OffloadKey>,
     slots: HashSet<SlotId>,
     absent: Vec<u32>,
+    /// Whether some of them have a slot, and are unproven.
+    has_unproven: bool,
     offered: Vec<OffloadKey>,
     accesses: Vec<KeyAccess>,
     missed: Vec<KeyAccess>,

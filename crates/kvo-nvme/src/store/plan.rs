@@ -59,8 +59,12 @@ impl NvmeStore {
         let wanted = u32::try_from(admitted.len()).unwrap_or(u32::MAX).min(wanted_max);
         let to_write = &admitted[..wanted as usize];
         // What is unproven is spared too: it goes when its own turn to be written comes, and leaves the room for that.
-        let num_absent = to_write.iter().filter(|&&index| !self.is_there(&job.chunk(index).key)).count();
-        let num_absent = u32::try_from(num_absent).expect("they are some of those wanted");
+        let has_unproven = self.scratch.has_unproven;
+        let is_unproven =
+            |catalog: &Catalog, key: &OffloadKey| has_unproven && catalog.residence(key) != Residence::Absent;
+        let num_unproven =
+            to_write.iter().filter(|&&index| is_unproven(&self.catalog, &job.chunk(index).key)).count();
+        let num_absent = u32::try_from(to_write.len() - num_unproven).expect("no more than wanted");
         let mut left = self.catalog.make_room(num_absent, &self.scratch.keys, num_spared);
         let mut to_write = to_write.iter().copied().peekable();
         let mut num_begun = 0;
@@ -68,11 +72,14 @@ impl NvmeStore {
         for index in 0..job.num_chunks() {
             let chunk = job.chunk(index);
             let is_wanted = to_write.next_if_eq(&index).is_some();
-            let needed = u32::from(is_wanted && !self.is_there(&chunk.key));
+            let is_anew = is_wanted && is_unproven(&self.catalog, &chunk.key);
+            let needed = u32::from(is_wanted && !is_anew);
             // Nothing is written behind the first that has no room.
             is_full |= left < needed;
             if is_wanted && !is_full && self.may_move(Direction::Write, id, index) {
-                self.catalog.evict_unproven(&chunk.key);
+                if is_anew {
+                    self.catalog.evict_unproven(&chunk.key);
+                }
                 left -= needed;
                 num_begun += 1;
                 let origin = Origin { run, end_token: chunk.end_token };
@@ -109,11 +116,6 @@ impl NvmeStore {
             gate.give_back(job.req, &self.scratch.offered[num_begun..admitted.len()]);
         }
         self.scratch.absent = absent_indices;
-    }
-
-    /// Whether the key has a slot.
-    fn is_there(&self, key: &OffloadKey) -> bool {
-        self.catalog.residence(key) != Residence::Absent
     }
 
     /// How many of the absent chunks of a job are let in: so many from the head on.
@@ -207,6 +209,7 @@ impl Scratch {
     pub(super) fn sort_out(&mut self, chunks: &[TierChunk], catalog: &Catalog) -> u32 {
         self.keys.clear();
         self.absent.clear();
+        self.has_unproven = false;
         let mut num_evictable = 0;
         for (index, chunk) in (0_u32..).zip(chunks) {
             if self.keys.insert(chunk.key) {
@@ -216,6 +219,7 @@ impl Scratch {
                         num_evictable += u32::from(evictable);
                         if evictable && catalog.is_unproven(slot) {
                             self.absent.push(index);
+                            self.has_unproven = true;
                         }
                     }
                     Residence::Writing(_) => {}
