@@ -31,7 +31,7 @@
 //! | it ends | [`Worker::shut_down`], its last reports, [`shut_down`](Connector::shut_down) |
 //!
 //! What comes back of a report is a [`CopyOutcome`]: a load says from which token on its request computes, which after a
-//! failure may be less than before it.
+//! failure may be less than before it. A reset says the same of the loads that it has met, by [`Flush::loads_void`].
 //!
 //! # Example
 //!

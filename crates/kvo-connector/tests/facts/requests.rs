@@ -75,7 +75,7 @@ fn a_load_that_no_worker_was_told_of_is_not_late() {
     bench.loadable(2, 0);
     let load = bench.load(2, 2 * CHUNK);
     let mut late = Vec::new();
-    bench.clock.advance(Duration::from_secs(60));
+    bench.clock.advance(Duration::from_mins(1));
     bench.connector.take_late(&mut late);
     assert_eq!(late, []);
     assert_eq!(bench.idle().loads[0].copy, load);

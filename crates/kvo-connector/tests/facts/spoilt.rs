@@ -122,6 +122,7 @@ fn void_load() -> Bench {
     bench
 }
 
+/// B23: nor is what a copy of before the reset may still write taken for good.
 #[test]
 fn a_request_does_not_go_on_behind_a_block_that_a_void_load_has_spoilt() {
     let mut bench = void_load();
@@ -160,6 +161,7 @@ fn a_request_with_a_void_load_may_load_anew_or_begin_anew() {
     }
 }
 
+/// B37: whatever the engine says.
 #[test]
 fn a_request_does_not_go_on_behind_what_a_failed_load_was_to_bring() {
     let (mut bench, blocks) = computed_of(GroupKind::Full, CHUNK);
