@@ -340,8 +340,15 @@ impl Rig {
         }
     }
 
+    /// What has become of jobs, but not how much of each was copied.
     #[track_caller]
     fn poll(&mut self) -> Vec<TierCompletion> {
+        let done = self.poll_all().into_iter();
+        done.map(|completion| TierCompletion { copied: None, ..completion }).collect()
+    }
+
+    #[track_caller]
+    fn poll_all(&mut self) -> Vec<TierCompletion> {
         let mut done = Vec::new();
         self.store.poll(&mut done);
         self.store.assert_consistent();

@@ -284,6 +284,7 @@ impl NvmeStore {
             return;
         }
         let held = job.take_held();
+        let num_chunks = job.num_chunks() as usize;
         let ended = job.end();
         let edge = match ended.direction {
             TierDirection::Write => &mut self.stats.write,
@@ -291,6 +292,10 @@ impl NvmeStore {
         };
         ended.count(edge, chunk_bytes);
         self.open_jobs -= 1;
-        self.completed.push(TierCompletion::except(id, ended.failed).with_held(held));
+        let (num_moved, num_arrived) = (ended.moved as usize, num_chunks - ended.failed.len());
+        let completion = TierCompletion::except(id, ended.failed).with_held(held);
+        // The others were there before.
+        let are_fewer = num_moved < num_arrived;
+        self.completed.push(if are_fewer { completion.with_copied(num_moved) } else { completion });
     }
 }

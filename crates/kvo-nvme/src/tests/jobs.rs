@@ -50,6 +50,19 @@ fn unknown_pending_and_evicted_keys_fail_alone() {
 }
 
 #[test]
+fn a_report_says_how_much_was_copied_if_some_was_there_before() {
+    let mut rig = Rig::new(8);
+    rig.put(1, &[1, 2]);
+    let [all, some, none, read] =
+        [rig.write(1, &[3, 4]), rig.write(1, &[1, 5]), rig.write(1, &[2]), rig.read(1, &[1])];
+    rig.run_all(&[]);
+    let mut done = rig.poll_all();
+    done.sort_by_key(|completion| completion.job);
+    let of = TierCompletion::done;
+    assert_eq!(done, [of(all), of(some).with_copied(1), of(none).with_copied(0), of(read)]);
+}
+
+#[test]
 fn a_job_with_nothing_to_do_is_reported_by_the_next_poll() {
     let mut rig = Rig::new(2);
     rig.put(1, &[1]);
