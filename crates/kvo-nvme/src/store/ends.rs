@@ -292,7 +292,8 @@ impl NvmeStore {
         };
         ended.count(edge, chunk_bytes);
         self.open_jobs -= 1;
-        let (num_moved, num_arrived) = (ended.moved as usize, num_chunks - ended.failed.len());
+        let num_moved = usize::try_from(ended.moved).unwrap_or(usize::MAX);
+        let num_arrived = num_chunks.saturating_sub(ended.failed.len());
         let completion = TierCompletion::except(id, ended.failed).with_held(held);
         // The others were there before.
         let are_fewer = num_moved < num_arrived;
