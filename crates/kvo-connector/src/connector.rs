@@ -154,7 +154,7 @@ impl<M: OffloadManager> Connector<M> {
         options.check()?;
         Ok(Self {
             step_tokens: options.step().ok_or(OptionsError::BlocksDoNotMeet)?,
-            directory: options.events.map(|_| Directory::default()),
+            directory: options.events.map(|_| Directory::new(manager.primary_name())),
             options,
             manager,
             clock,

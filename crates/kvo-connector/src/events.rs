@@ -50,8 +50,10 @@ pub struct BlockDetail {
 }
 
 /// The chunks that requests name or tiers have, with what is known of each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Directory {
+    /// The name of the primary tier.
+    primary: Arc<str>,
     known: HashMap<OffloadKey, Known>,
     /// By number.
     tiers: Vec<(Arc<str>, Medium)>,
@@ -87,6 +89,18 @@ impl Known {
 }
 
 impl Directory {
+    pub(crate) fn new(primary: &str) -> Self {
+        Self {
+            primary: primary.into(),
+            known: HashMap::new(),
+            tiers: Vec::new(),
+            events: Vec::new(),
+            unneeded: Vec::new(),
+            leaving: Vec::new(),
+            raw: Vec::new(),
+        }
+    }
+
     /// A request names a chunk.
     pub(crate) fn name(&mut self, key: OffloadKey, detail: impl FnOnce() -> BlockDetail) {
         let known = self.known.entry(key).or_default();
@@ -148,7 +162,8 @@ impl Directory {
         }
         let mut detail = None;
         if let Some(known) = self.known.get_mut(&key) {
-            known.is_awaited = false;
+            // What lower tiers do meanwhile says nothing of the primary.
+            known.is_awaited &= *tier != self.primary;
             match kind {
                 EventKind::Stored => known.tiers |= bit,
                 _ => known.tiers &= !bit,
@@ -295,7 +310,7 @@ mod tests {
     /// B58: what is known of a chunk was dropped at its first removal, and the next event had nothing to say.
     #[test]
     fn a_chunk_that_goes_and_comes_in_one_batch_is_known_throughout() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         directory.name(key(1), detail);
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
         directory.forget([&key(1)], |_| false);
@@ -326,7 +341,7 @@ mod tests {
     /// B58: the same of a chunk that has gone down, as the primary's events are told first.
     #[test]
     fn a_chunk_that_leaves_a_tier_in_the_batch_in_which_it_comes_to_a_lower_one_is_known_there() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         directory.name(key(1), detail);
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
         directory.forget([&key(1)], |_| false);
@@ -345,9 +360,26 @@ mod tests {
         assert_eq!(directory.len(), 0);
     }
 
+    /// B58: the same of a chunk that is on its way up when the lower tier lets it go.
+    #[test]
+    fn a_chunk_that_a_lower_tier_drops_on_its_way_up_is_known_when_it_is_here() {
+        let mut directory = Directory::new("cpu");
+        directory.name(key(1), detail);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Stored, &[1])));
+        directory.forget([&key(1)], |_| true);
+        take(&mut directory);
+        directory.take_in(|raw| raw.push(event("nvme", EventKind::Removed, &[1])));
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
+        let known = |tier: &str, kind| (tier.to_owned(), kind, true);
+        let expected = [known("nvme", EventKind::Removed), known("cpu", EventKind::Stored)];
+        assert_eq!(take(&mut directory), expected);
+        directory.take_in(|raw| raw.push(event("cpu", EventKind::Removed, &[1])));
+        assert_eq!(directory.len(), 0);
+    }
+
     #[test]
     fn a_tier_that_is_emptied_says_so_of_a_chunk_that_nobody_has_named() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
         directory.emptied("cpu", Medium::Memory);
         let cpu = |kind| ("cpu".to_owned(), kind, false);
@@ -357,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_tier_that_is_emptied_says_so_of_each_chunk() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         for n in [3, 1, 2] {
             directory.name(key(n), detail);
         }
@@ -374,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_chunk_of_former_weights_is_said_to_be_gone_once_and_then_nothing() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         for n in [1, 2, 3] {
             directory.name(key(n), detail);
         }
@@ -404,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_chunk_that_reaches_a_tier_after_the_primary_was_emptied_is_known_there() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         directory.name(key(1), detail);
         directory.name(key(2), detail);
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1, 2])));
@@ -423,7 +455,7 @@ mod tests {
 
     #[test]
     fn of_a_chunk_of_former_weights_that_reaches_a_tier_nothing_is_said() {
-        let mut directory = Directory::default();
+        let mut directory = Directory::new("cpu");
         directory.name(key(1), detail);
         directory.take_in(|raw| raw.push(event("cpu", EventKind::Stored, &[1])));
         directory.are_leaving([key(1)]);
