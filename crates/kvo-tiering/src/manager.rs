@@ -157,7 +157,7 @@ impl<P: CachePolicy> TieringManager<P> {
         self.stores.clear();
         self.parking.clear();
         self.primary.reset_cache();
-        for QueuedPromotion { hold, .. } in std::mem::take(&mut self.queued) {
+        for QueuedPromotion { hold, .. } in self.take_queued() {
             // Nothing is copied yet, so the slot, parked by the reset, is free at once.
             self.primary
                 .release(hold, TransferResult::Failed)
@@ -185,6 +185,12 @@ impl<P: CachePolicy> TieringManager<P> {
     /// The engine's workers have ended every copy that was in flight at the reset: promotions may begin again.
     pub fn on_reset_flushed(&mut self) {
         self.promotions_held = false;
+    }
+
+    /// Takes the promotions of the step, which are no longer queued.
+    fn take_queued(&mut self) -> Vec<QueuedPromotion> {
+        self.tiers.none_queued();
+        std::mem::take(&mut self.queued)
     }
 
     fn now(&mut self) -> Duration {

@@ -244,7 +244,7 @@ impl<P: CachePolicy> MemoryTier<P> {
     fn end(&mut self, ended: Ended) -> Option<TierCompletion> {
         let mut open = self.open.remove(&ended.id)?;
         let num_copied = open.reads.len() + open.writes.len();
-        let has_some = !open.relies_on.is_empty();
+        let relied = !open.relies_on.is_empty();
         for slot in open.reads {
             let entry = &mut self.entries[slot.0 as usize];
             entry.reads -= 1;
@@ -270,7 +270,7 @@ impl<P: CachePolicy> MemoryTier<P> {
             |key: &OffloadKey| self.index.get(key).is_some_and(|slot| self.entries[slot.0 as usize].ready);
         open.failed.extend(open.relies_on.into_iter().filter(|key| !is_ready(key)));
         let completion = TierCompletion::except(ended.id, open.failed);
-        Some(if has_some { completion.with_copied(num_copied) } else { completion })
+        Some(if relied { completion.with_copied(num_copied) } else { completion })
     }
 }
 

@@ -66,7 +66,8 @@ pub struct PressureOptions {
 /// count by their age.
 ///
 /// Above the upper mark cascades are left out, and with each what the request stores behind it; or reads of requests: of as
-/// many as the time lies between the marks, and at most nine of ten, so that it is known when the tier is fast again. That lasts until the time is below the lower mark.
+/// many as the time lies between the marks, and at most nine of ten, so that it is known when the tier is fast again. That
+/// lasts until the time is below the lower mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Below this a tier is fast again.

@@ -38,6 +38,8 @@ struct Way {
     chunks: usize,
     /// Of them, those of jobs that are overdue, and those that are held: nobody knows whether they ever come back.
     stuck: usize,
+    /// Chunks that are to be in a job at the end of the step.
+    queued: usize,
 }
 
 impl Way {
@@ -222,6 +224,7 @@ impl Tiers {
             jobs: 0,
             chunks: 0,
             stuck: 0,
+            queued: 0,
         };
         let cascade_chunks_max = pressure.cascade_share.map(|percent| {
             let chunks = u64::from(num_slots) * u64::from(percent) / 100 / tiers.len().max(1) as u64;
@@ -280,11 +283,20 @@ impl Tiers {
         self.all[tier].reads.gate.lets_through(now)
     }
 
+    /// A chunk is to be brought by a tier.
+    pub(crate) fn queue(&mut self, tier: usize) {
+        self.all[tier].reads.queued += 1;
+    }
+
+    pub(crate) fn none_queued(&mut self) {
+        self.all.iter_mut().for_each(|tier| tier.reads.queued = 0);
+    }
+
     /// Chunks that a tier is to bring, or may be bringing still; and those of them of which nobody knows whether they ever
     /// come back.
     pub(crate) fn being_read(&self, tier: usize) -> (usize, usize) {
-        let Way { chunks, stuck, .. } = &self.all[tier].reads;
-        (*chunks, *stuck)
+        let Way { chunks, stuck, queued, .. } = &self.all[tier].reads;
+        (chunks + queued, *stuck)
     }
 
     /// Whether only one more job may go to fetch chunks from a tier, to try it.

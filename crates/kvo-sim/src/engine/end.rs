@@ -6,7 +6,6 @@ use kvo_nvme::testing::End;
 
 use super::{Engine, life::PRIMARY};
 use crate::{
-    ledger::OfEpoch,
     random::Random,
     rank::Rank,
     setup::{Rates, Trouble},
@@ -120,12 +119,13 @@ impl Engine {
         self.take_events();
         self.check_events();
         let known = self.connector.stats().chunks_known;
-        // Of other weights there may be some of which no event tells.
-        let untold = |_: &OfEpoch| {
+        let there = if self.ledger.epoch.is_some() {
+            // Of other weights there may be some of which no event tells.
             let below: usize = self.tiers.iter().map(|(_, tier)| lock(tier).num_chunks()).sum();
             self.ledger.len(PRIMARY) + below
+        } else {
+            self.ledger.num_chunks()
         };
-        let there = self.ledger.epoch.as_ref().map_or_else(|| self.ledger.num_chunks(), untold);
         check(known <= there, Rule::Quiescence, || {
             format!("something is kept of {known} chunks, and the tiers have {there} at most")
         });

@@ -84,9 +84,8 @@ impl<P: CachePolicy> TieringManager<P> {
     ) -> LookupResult {
         let is_alone = self.requests.len() == 1;
         let (in_flight, stuck) = self.tiers.being_read(tier);
-        let queued = self.queued.iter().filter(|queued| queued.tier == tier).count();
         let grant = match self.turns.ask(of, is_alone, key, now) {
-            Grant::Now => self.turns.ask_of_tier(in_flight + queued, stuck, self.tiers.all.len()),
+            Grant::Now => self.turns.ask_of_tier(in_flight, stuck, self.tiers.all.len()),
             refused => refused,
         };
         match grant {
@@ -108,6 +107,7 @@ impl<P: CachePolicy> TieringManager<P> {
         self.lose(evicted.as_slice(), now);
         self.turns.begin(of, *key);
         let end_token = req.positions().end_token(key);
+        self.tiers.queue(tier);
         self.queued.push(QueuedPromotion { tier, of, hold, end_token });
         self.decide(of, key, LookupResult::HitPending)
     }
@@ -158,7 +158,7 @@ impl<P: CachePolicy> TieringManager<P> {
     pub(super) fn submit_promotions(&mut self) {
         let mut jobs: Vec<PromotionJob> = Vec::new();
         let mut tier_order: Vec<usize> = Vec::new();
-        for QueuedPromotion { tier, of, hold, end_token } in std::mem::take(&mut self.queued) {
+        for QueuedPromotion { tier, of, hold, end_token } in self.take_queued() {
             if !tier_order.contains(&tier) {
                 tier_order.push(tier);
             }

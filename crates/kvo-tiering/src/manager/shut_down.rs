@@ -12,7 +12,7 @@ impl<P: CachePolicy> TieringManager<P> {
     /// What they report on the way unpins and frees slots as ever.
     pub(super) fn shut_down_tiers(&mut self, timeout: Duration) -> ShutDown {
         self.is_shut_down = true;
-        for QueuedPromotion { hold, .. } in std::mem::take(&mut self.queued) {
+        for QueuedPromotion { hold, .. } in self.take_queued() {
             // Nothing is copied yet.
             self.turns.fail(&[hold.key()]);
             let released = self.primary.release(hold, TransferResult::Failed);
