@@ -114,7 +114,7 @@ pub(crate) fn count(mode: Mode) -> Result<(), Failure> {
         Mode::Bless => Table::default(),
         _ => Table::read(&path).map_err(Failure::Other)?,
     };
-    if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !is_valgrind_there() {
         return Err(Failure::NoValgrind);
     }
     let program = build()?;
@@ -136,6 +136,10 @@ pub(crate) fn count(mode: Mode) -> Result<(), Failure> {
         Mode::Check if !above.is_empty() => Err(Failure::Above(above.join(", "))),
         _ => Ok(()),
     }
+}
+
+pub(crate) fn is_valgrind_there() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// Builds the bench program; gives the path to it.

@@ -32,8 +32,9 @@ cargo xtask TASK
   loom               Every order in which the atomics of our own handshakes can meet.
   miri [MORE]        The tests of the crates that Miri can run; MORE is for `cargo miri test` instead. Needs a nightly
                      toolchain with Miri, and says that it skips where there is none.
-  sanitize [address|thread]
-                     Tests of the crates with unsafe code or threads, under AddressSanitizer, or under ThreadSanitizer.
+  sanitize [address|thread|memcheck]
+                     Tests of the crates with unsafe code or threads, under AddressSanitizer, under ThreadSanitizer, or
+                     under valgrind, which sees a branch on bytes that nobody has written.
   gpu-check [--out DIR] [--run|--model [MORE]]
                      Builds a folder, target/gpu-check, that checks kvo on a machine with a GPU and no toolchain. With
                      --run it is run here, on the driver that there is, or else on the one for tests, a model; with
@@ -45,7 +46,7 @@ cargo xtask TASK
                      it has found, made smaller. `--seed S` replays one; `--canary` puts defects in, and fails unless
                      each is found; `--fresh` begins with a seed that nobody has chosen.
   ci                 What CI runs: format, tidy, PTX, lints, docs, tests, conformance, interleavings, addresses,
-                     short benches, fuzzers, the simulation, the GPU check on a model, counts.
+                     values, short benches, fuzzers, the simulation, the GPU check on a model, counts.
   conformance DIR    Replays every scenario file in DIR against the managers.
   cuda-features [--all]
                      Compiles kvo-cuda beside engines that chose other features of cudarc; with --all every version.
@@ -133,7 +134,10 @@ fn sanitizer(arguments: &[OsString]) -> Result<Sanitizer, String> {
         [] => Ok(Sanitizer::Address),
         [name] if name == "address" => Ok(Sanitizer::Address),
         [name] if name == "thread" => Ok(Sanitizer::Thread),
-        [name, ..] => Err(format!("sanitize takes address or thread, but got \"{}\"", name.display())),
+        [name] if name == "memcheck" => Ok(Sanitizer::Memcheck),
+        [name, ..] => {
+            Err(format!("sanitize takes address, thread or memcheck, but got \"{}\"", name.display()))
+        }
     }
 }
 
@@ -225,6 +229,7 @@ mod tests {
         assert_eq!(parse(&["sanitize"]), Ok(Task::Sanitize(Sanitizer::Address)));
         assert_eq!(parse(&["sanitize", "address"]), Ok(Task::Sanitize(Sanitizer::Address)));
         assert_eq!(parse(&["sanitize", "thread"]), Ok(Task::Sanitize(Sanitizer::Thread)));
+        assert_eq!(parse(&["sanitize", "memcheck"]), Ok(Task::Sanitize(Sanitizer::Memcheck)));
         let fuzz = |target, seconds, inputs: &[&str]| {
             let inputs = inputs.iter().map(OsString::from).collect();
             Ok(Task::Fuzz(fuzz::Options { target, seconds, executions: None, inputs }))
@@ -278,7 +283,10 @@ mod tests {
         check_misuse(&["ptx", "--bless"], "ptx takes --check, but got \"--bless\"");
         check_misuse(&["soak"], "soak takes what to keep busy, which can be nvme or engine");
         check_misuse(&["loom", "all"], "loom takes no arguments");
-        check_misuse(&["sanitize", "memory"], "sanitize takes address or thread, but got \"memory\"");
+        check_misuse(
+            &["sanitize", "memory"],
+            "sanitize takes address, thread or memcheck, but got \"memory\"",
+        );
         check_misuse(&["soak", "--minutes", "1"], "soak takes what to keep busy");
         check_misuse(&["conformance"], "conformance takes one argument");
         check_misuse(&["conformance", "a", "b"], "conformance takes one argument");
