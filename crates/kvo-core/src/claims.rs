@@ -17,7 +17,7 @@ use crate::{HostMemory, SlotAccessError, SlotId};
 /// - From a successful `claim_write` to its `release_write`, the pointer is valid for reads and writes of that many
 ///   initialised bytes, which nobody else reads or writes.
 /// - These claims and the closures of [`HostMemory`] keep each other out in the same way.
-/// - Every slot lies within `span`, which stays mapped.
+/// - `span` stays mapped, and is cut into as many equal parts as there are slots, each of which begins with its slot.
 pub unsafe trait StableMemory: HostMemory {
     /// Claims a slot for reading.
     ///
@@ -43,7 +43,8 @@ pub unsafe trait StableMemory: HostMemory {
     /// Called once for each successful claim, when nothing reads or writes the slot through it any more.
     unsafe fn release_write(&self, slot: SlotId);
 
-    /// Where the slots lie: the first byte of the first slot, and how many bytes follow it to the end of the last.
+    /// Where the slots lie: the first byte of the first slot, and how many bytes follow it, with the gap behind each slot,
+    /// also the last. So the bytes, divided by the number of slots, are the distance of two slots.
     fn span(&self) -> (NonNull<u8>, usize);
 }
 

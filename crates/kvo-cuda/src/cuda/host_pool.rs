@@ -95,7 +95,7 @@ impl HostPool {
         if let Some(near) = near {
             populate_near(memory, bytes, near);
         }
-        let pieces = pieces(bytes, memory.num_slots() as usize, memory.slot_bytes(), piece_bytes);
+        let pieces = pieces(bytes, memory.num_slots() as usize, piece_bytes);
         let registered: Result<Vec<_>, CallError> =
             pieces.into_iter().map(|range| Registration::new(context, memory, range)).collect();
         let memory = Arc::clone(memory);
@@ -175,12 +175,12 @@ impl DeviceHost {
 
 /// Cuts a span of slots into pieces of at most `piece_bytes`, or of one slot if that is longer; they end on borders of
 /// slots, and begin on pages if any border does.
-fn pieces(bytes: usize, num_slots: usize, slot_bytes: usize, piece_bytes: usize) -> Vec<Range<usize>> {
+fn pieces(bytes: usize, num_slots: usize, piece_bytes: usize) -> Vec<Range<usize>> {
     if bytes == 0 || num_slots == 0 {
         return Vec::new();
     }
-    // The span ends with the last slot, so the distance of two slots shows once there are two.
-    let stride = if num_slots > 1 { (bytes - slot_bytes) / (num_slots - 1) } else { bytes };
+    // The distance of two slots, by the contract of `StableMemory`.
+    let stride = bytes / num_slots;
     // So many slots fill whole pages.
     let unit = PAGE_BYTES / gcd(stride, PAGE_BYTES);
     let slots = (piece_bytes / stride.max(1) / unit * unit).max(unit);
@@ -263,30 +263,25 @@ mod tests {
 
     #[test]
     fn pieces_end_on_borders_of_slots_and_of_pages() {
-        assert_eq!(pieces(4 << 20, 4, 1 << 20, 2 << 20), [0..2 << 20, 2 << 20..4 << 20]);
+        assert_eq!(pieces(4 << 20, 4, 2 << 20), [0..2 << 20, 2 << 20..4 << 20]);
         // A slot that is longer than a piece is a piece.
-        assert_eq!(
-            pieces(4 << 20, 4, 1 << 20, 1),
-            (0..4).map(|i| i << 20..(i + 1) << 20).collect::<Vec<_>>()
-        );
-        // Slots of 3,000 bytes at a distance of a page; the span ends with the last.
-        assert_eq!(pieces(2 * 4096 + 3000, 3, 3000, 4096), [0..4096, 4096..8192, 8192..11192]);
+        assert_eq!(pieces(4 << 20, 4, 1), (0..4).map(|i| i << 20..(i + 1) << 20).collect::<Vec<_>>());
+        // Slots at a distance of a page.
+        assert_eq!(pieces(3 * 4096, 3, 4096), [0..4096, 4096..8192, 8192..12288]);
         // Slots of 1,024 bytes: a page has four.
-        assert_eq!(pieces(8192, 8, 1024, 1024), [0..4096, 4096..8192]);
-        assert_eq!(pieces(1 << 30, 1, 1 << 30, 1 << 20).first(), Some(&(0..1 << 30)));
-        assert!(pieces(0, 0, 0, 1).is_empty());
+        assert_eq!(pieces(8192, 8, 1024), [0..4096, 4096..8192]);
+        assert_eq!(pieces(1 << 30, 1, 1 << 20).first(), Some(&(0..1 << 30)));
+        assert!(pieces(0, 0, 1).is_empty());
     }
 
     proptest! {
         /// B46: they end on borders of slots, and do not overlap.
         #[test]
         fn pieces_cover_the_span_once_and_no_slot_is_cut(
-            num_slots in 1_usize..200, slot_bytes in 1_usize..20_000, gap in 0_usize..5000,
-            piece_bytes in 1_usize..200_000,
+            num_slots in 1_usize..200, stride in 1_usize..25_000, piece_bytes in 1_usize..200_000,
         ) {
-            let stride = slot_bytes + gap;
-            let bytes = (num_slots - 1) * stride + slot_bytes;
-            let pieces = pieces(bytes, num_slots, slot_bytes, piece_bytes);
+            let bytes = num_slots * stride;
+            let pieces = pieces(bytes, num_slots, piece_bytes);
             prop_assert_eq!(pieces.first().map(|piece| piece.start), Some(0));
             prop_assert_eq!(pieces.last().map(|piece| piece.end), Some(bytes));
             for pair in pieces.windows(2) {
@@ -294,6 +289,9 @@ mod tests {
                 prop_assert_eq!(pair[1].start % stride, 0);
                 prop_assert_eq!(pair[1].start % PAGE_BYTES, 0);
             }
+            // As short as that allows.
+            let unit = stride * (PAGE_BYTES / gcd(stride, PAGE_BYTES));
+            prop_assert!(pieces.iter().all(|piece| piece.len() <= piece_bytes.max(unit)));
         }
     }
 }

@@ -76,6 +76,21 @@ fn memory_of_any_length_is_registered_in_pieces_that_the_driver_takes() {
     }
 }
 
+/// B46: the same where slots are longer by a part of a page, so that there is a gap behind each.
+#[test]
+fn memory_whose_slots_do_not_fill_their_pages_is_registered_in_pieces_too() {
+    const PAGE: usize = 4096;
+    for (num_slots, pieces) in [(1, 1), (3, 1), (5, 2), (13, 4)] {
+        let fake = fake();
+        fake.refuse_registrations_from(4 * PAGE as u64 + 1);
+        let _context = cudarc::driver::CudaContext::new(0).unwrap();
+        let options = CudaOptions { registration_bytes: 4 * PAGE, ..options() };
+        let device = CudaDevice::new(options, host_memory(num_slots, PAGE - 1000)).unwrap();
+        let (mode, of) = (device.stats().host, device.stats().registrations);
+        assert_eq!((mode, of), (HostMode::Registered, pieces), "{num_slots} slots");
+    }
+}
+
 /// B46: a region that one call does not take.
 #[test]
 fn memory_that_is_too_long_for_one_registration_goes_in_pieces() {
