@@ -9,7 +9,9 @@ use kvo_core::{
 use kvo_cuda::CudaOptions;
 use kvo_fakecuda::Hold;
 
-use crate::rig::{NUM_SLOTS, Panicky, Rig, SLOT_BYTES, fake, host_memory, options, task, until, warnings};
+use crate::rig::{
+    NUM_SLOTS, Panicky, Rig, SLOT_BYTES, drop_under_copies, fake, host_memory, options, task, until, warnings,
+};
 
 /// Every call of the driver that a device makes.
 const CALLS: [&str; 13] = [
@@ -184,10 +186,9 @@ fn copies_that_no_event_is_behind_are_waited_for_by_a_drop() {
     let dead = Err(TransferFailure::Device { code: 2 });
     assert_eq!((done.ticket, done.result, done.held), (ticket, dead, true));
     let Rig { device, host, fake, .. } = rig;
-    let dropped = std::thread::spawn(move || drop(device));
-    // Far longer than a drop takes that waits for nothing.
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(!dropped.is_finished(), "the device still reads the engine's memory");
+    // The device still reads the engine's memory.
+    let dropped = drop_under_copies(&fake, device, "cuStreamQuery");
+    assert_eq!(fake.counts().registrations, 1);
     fake.release(Hold::All);
     dropped.join().unwrap();
     host.with_write(kvo_core::SlotId(3), &mut |_| ()).unwrap();

@@ -6,7 +6,7 @@ use kvo_core::{AttachError, DeviceBackend, HostMemory, SlotId, Transfer, Transfe
 use kvo_cuda::CudaOptions;
 use kvo_fakecuda::Hold;
 
-use crate::rig::{LONG, Rig, SLOT_BYTES, options, pattern, until};
+use crate::rig::{LONG, Rig, SLOT_BYTES, drop_under_copies, options, pattern, until};
 
 #[test]
 fn a_late_transfer_is_reported_once_and_keeps_its_slot_until_the_device_is_done() {
@@ -77,10 +77,8 @@ fn a_dropped_device_waits_for_its_copies_and_leaves_nothing() {
     until(|| rig.device.stats().paths.memcpy.copies == 1);
     let before = rig.fake.counts();
     let Rig { device, host, fake, context, .. } = rig;
-    let dropped = std::thread::spawn(move || drop(device));
-    // Far longer than a drop takes that waits for nothing.
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(!dropped.is_finished());
+    let dropped = drop_under_copies(&fake, device, "cuEventQuery");
+    assert_eq!(fake.counts().registrations, 1);
     fake.release(Hold::All);
     dropped.join().unwrap();
     host.with_write(SlotId(0), &mut |_| ()).unwrap();

@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,7 @@ use kvo_core::{
 };
 use kvo_cpu::{HostRegion, RegionOptions};
 use kvo_cuda::{CopyPath, CudaDevice, CudaOptions, PathTable, TableSource, probe};
-use kvo_fakecuda::{Exclusive, FakeDriver};
+use kvo_fakecuda::{Exclusive, FakeDriver, Hold};
 
 /// Longer than anything here takes, unless it never ends.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -321,6 +322,30 @@ pub(crate) fn task(name: &str) -> Option<PathBuf> {
     let tasks = fs::read_dir("/proc/self/task").ok()?.flatten().map(|task| task.path());
     let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
     tasks.into_iter().find(is_it)
+}
+
+/// Whether a thread of that name is asleep: it waits for another.
+fn is_asleep(name: &str) -> bool {
+    let stat = task(name).and_then(|task| fs::read_to_string(task.join("stat")).ok());
+    stat.is_some_and(|stat| stat.rsplit(')').next().is_some_and(|after| after.trim_start().starts_with('S')))
+}
+
+/// Has a thread drop a device that asks by `call` whether its copies have ended, which they have not. Returns once the drop
+/// waits and the device's thread, which knows of it, asks on.
+#[track_caller]
+pub(crate) fn drop_under_copies(fake: &Exclusive, device: CudaDevice, call: &'static str) -> JoinHandle<()> {
+    // Held in there the device's thread has no lock, so the drop has nothing to wait for but its end.
+    fake.hold(Hold::Calls(call));
+    assert!(fake.wait_for_blocked(1));
+    let dropper = "kvo-dropper";
+    let dropped = Builder::new().name(dropper.to_owned()).spawn(move || drop(device)).unwrap();
+    until(|| dropped.is_finished() || is_asleep(dropper));
+    // In two rounds a device that has nothing to wait for has ended.
+    let asked = fake.calls(call);
+    fake.release(Hold::Calls(call));
+    until(|| dropped.is_finished() || fake.calls(call) > asked + 4);
+    assert!(!dropped.is_finished(), "it does not wait");
+    dropped
 }
 
 /// How many warnings this thread writes while it runs something.
