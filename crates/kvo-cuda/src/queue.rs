@@ -252,9 +252,19 @@ impl TransferQueue {
         let counts = self.spare_counts.pop().unwrap_or_default();
         let index = self.entries.insert(Entry::new(ticket, transfer, size, now, counts));
         self.index_of.insert(ticket, index);
-        self.queued[class as usize].push_back((ticket, index));
+        self.queue_up(class, ticket, index);
         self.num_open += 1;
         Ok(ticket)
+    }
+
+    /// Puts a transfer behind the others of its class. Places of those that are over go when they come to the front; behind
+    /// one that waits, which may be for ever, they go here, once they are as many as there may be transfers.
+    fn queue_up(&mut self, class: TransferClass, ticket: Ticket, index: usize) {
+        let (queue, entries) = (&mut self.queued[class as usize], &self.entries);
+        if queue.len() >= self.options.inflight_max.saturating_mul(2) {
+            queue.retain(|place| is_wanted(entries, *place));
+        }
+        queue.push_back((ticket, index));
     }
 
     fn check(&mut self, transfer: &Transfer) -> Result<check::Size, SubmitErrorReason> {
@@ -310,9 +320,9 @@ impl TransferQueue {
     /// The first transfer of a class that has something to give out.
     fn head(&mut self, class: TransferClass) -> Option<usize> {
         let queue = &mut self.queued[class as usize];
-        while let Some(&(ticket, index)) = queue.front() {
-            if self.entries.get(index).is_some_and(|entry| entry.ticket == ticket && entry.is_wanted()) {
-                return Some(index);
+        while let Some(&place) = queue.front() {
+            if is_wanted(&self.entries, place) {
+                return Some(place.1);
             }
             queue.pop_front();
         }
@@ -550,4 +560,9 @@ impl TransferQueue {
     pub(crate) fn stats(&self) -> DeviceStats {
         DeviceStats { inflight: self.inflight(), held: self.num_held(), ..self.stats }
     }
+}
+
+/// Whether a transfer with a place in a queue is not over. Its index may be another's by now.
+fn is_wanted(entries: &Slab<Entry>, (ticket, index): (Ticket, usize)) -> bool {
+    entries.get(index).is_some_and(|entry| entry.ticket == ticket && entry.is_wanted())
 }

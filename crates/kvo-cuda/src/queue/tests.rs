@@ -320,3 +320,19 @@ fn a_full_queue_hands_the_transfer_back_until_a_completion_is_taken() {
     assert_eq!(done(&mut queue).len(), 2);
     queue.submit(refused.transfer, NOW).unwrap();
 }
+
+/// As of an engine whose compute hangs: what waits for its fence is given up by its deadline, and forgotten.
+#[test]
+fn what_was_given_up_behind_a_fence_that_is_never_passed_is_forgotten() {
+    let mut queue = queue();
+    submit(&mut queue, transfer(TransferClass::Store, &[1]));
+    for nth in 0..1000 {
+        let late = Transfer { deadline: Some(ms(1)), ..transfer(TransferClass::Store, &[1]) };
+        queue.submit(late, ms(2 * nth)).unwrap();
+        assert!(queue.next_piece(Direction::Store, |_, _| FenceState::NotYet).is_none());
+        queue.on_time(ms(2 * nth + 1));
+        assert_eq!(done(&mut queue).len(), 1);
+    }
+    let queued = queue.queued[TransferClass::Store as usize].len();
+    assert!(queued <= 2 * queue.options.inflight_max, "{queued} places of one transfer");
+}
