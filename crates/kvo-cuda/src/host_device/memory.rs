@@ -11,7 +11,7 @@ use kvo_core::DeviceSpan;
 use super::{
     core::Accesses,
     handles,
-    race::{Job, Place, Race, RaceKind},
+    race::{Job, Place, RACES_MAX, Race, RaceKind},
 };
 use crate::{DeviceAccessError, HostDeviceError};
 
@@ -161,7 +161,10 @@ impl Watch {
 
     fn report(&self, kind: RaceKind, range: Range<u64>) {
         let race = Race { kind, first: self.job, second: Job::Outside, place: Place::Device, range };
-        self.races.lock().unwrap_or_else(PoisonError::into_inner).push(race);
+        let mut races = self.races.lock().unwrap_or_else(PoisonError::into_inner);
+        if races.len() < RACES_MAX {
+            races.push(race);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use std::{
 use kvo_core::{Fence, SlotId, Ticket, TransferClass};
 
 /// Races that are kept until somebody takes them.
-const RACES_MAX: usize = 4096;
+pub(super) const RACES_MAX: usize = 4096;
 
 /// Two jobs that touch the same bytes, at least one of them writing, with nothing to order them.
 #[derive(Clone, Debug, PartialEq, Eq)]

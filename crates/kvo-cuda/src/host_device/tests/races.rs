@@ -284,6 +284,21 @@ fn a_kernel_that_reaches_into_a_guard_zone_or_beyond_what_it_said() {
     assert_eq!(stepped.device().take_races(), expected);
 }
 
+/// Nobody takes them, and the kernel runs for ever.
+#[test]
+fn a_kernel_that_goes_wrong_again_and_again_does_not_fill_the_memory() {
+    let (mut stepped, compute) = detecting();
+    let in_turn = |memory: &DeviceMemory| {
+        for nth in 0..10_000_u64 {
+            _ = memory.read(at(nth % 2 * 8), &mut [0]);
+        }
+    };
+    compute.launch_with(Accesses::default(), in_turn).unwrap();
+    stepped.run();
+    let races = stepped.device().take_races().len();
+    assert!((1..=4096).contains(&races), "{races}");
+}
+
 #[test]
 fn the_detector_finds_the_same_on_a_device_with_threads_and_is_off_unless_it_is_asked_for() {
     for detect_races in [false, true] {
