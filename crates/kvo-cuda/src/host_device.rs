@@ -18,7 +18,7 @@ mod streams;
 mod tests;
 
 use std::{
-    fmt,
+    fmt, io,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -288,6 +288,10 @@ impl HostDevice {
 
     fn spawn(&mut self, suffix: &str, body: impl FnOnce() + Send + 'static) -> Result<(), HostDeviceError> {
         let (name, alive) = (format!("kvo-{}-{suffix}", self.shared.info.name), self.alive.clone());
+        if name.contains('\0') {
+            // Else the standard library panics.
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its name has a 0 in it").into());
+        }
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             body();
             drop(alive);

@@ -321,6 +321,13 @@ fn options_that_are_zero_are_named() {
 }
 
 #[test]
+fn a_name_that_no_thread_can_have_is_refused() {
+    let options = HostDeviceOptions { name: "a\0b".to_owned(), ..HostDeviceOptions::default() };
+    let error = HostDevice::new(options, TestSlots::shared(1, 1)).unwrap_err();
+    assert!(matches!(error, HostDeviceError::Spawn(_)), "{error}");
+}
+
+#[test]
 fn a_kernel_beyond_the_memory_is_refused_at_launch() {
     let (device, _slots) = device();
     let error = device.compute().launch_write(at(8) - 1, vec![0; 2]).unwrap_err();
