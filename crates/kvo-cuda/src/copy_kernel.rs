@@ -104,13 +104,17 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    /// The most CTAs of a launch.
+    pub(crate) const CTAS_MAX: u32 = 1 << 16;
+
     /// The most threads in a CTA, as the kernel was compiled.
     pub(crate) const THREADS_MAX: u32 = 512;
 
-    /// `ctas` CTAs of `threads` threads; none if there would be no CTA, or if `threads` is no multiple of 32 from 32 to
-    /// [`THREADS_MAX`](Self::THREADS_MAX).
+    /// `ctas` CTAs of `threads` threads; none if there would be no CTA, or more than [`CTAS_MAX`](Self::CTAS_MAX), or if
+    /// `threads` is no multiple of 32 from 32 to [`THREADS_MAX`](Self::THREADS_MAX).
     pub(crate) fn new(ctas: u32, threads: u32) -> Option<Self> {
-        let is_sensible = ctas > 0 && ctas <= 1 << 16 && (WARP..=Self::THREADS_MAX).contains(&threads);
+        let is_sensible =
+            (1..=Self::CTAS_MAX).contains(&ctas) && (WARP..=Self::THREADS_MAX).contains(&threads);
         (is_sensible && threads.is_multiple_of(WARP)).then_some(Self { ctas, threads })
     }
 

@@ -99,10 +99,14 @@ impl CudaOptions {
             ("fences_max", self.fences_max == 0),
             ("registration_bytes", self.registration_bytes == 0),
         ];
-        match zeros.into_iter().find(|(_, zero)| *zero) {
-            Some((field, _)) => Err(CudaError::Zero { field }),
-            None => Ok(()),
+        if let Some((field, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
+            return Err(CudaError::Zero { field });
         }
+        let (given, max) = (self.kernel_ctas, Grid::CTAS_MAX);
+        if given > max {
+            return Err(CudaError::TooMany { field: "kernel_ctas", given, max });
+        }
+        Ok(())
     }
 }
 
@@ -126,6 +130,16 @@ pub enum CudaError {
     Zero {
         /// The option.
         field: &'static str,
+    },
+    /// An option is more than it may be.
+    #[error("{field} is {given}, which is more than {max}")]
+    TooMany {
+        /// The option.
+        field: &'static str,
+        /// What it is.
+        given: u32,
+        /// What it may be.
+        max: u32,
     },
     /// The driver refused something that no device can do without.
     #[error("{call} failed with {code}")]

@@ -167,6 +167,8 @@ fn what_cannot_be_made_is_an_error_and_leaves_nothing() {
     let host = host_memory(2, 4096);
     let zero = CudaDevice::new(CudaOptions { window_bytes: 0, ..options() }, host.clone()).unwrap_err();
     assert_eq!(zero.to_string(), "window_bytes must be at least 1");
+    let many = CudaDevice::new(CudaOptions { kernel_ctas: 65_537, ..options() }, host.clone()).unwrap_err();
+    assert_eq!(many.to_string(), "kernel_ctas is 65537, which is more than 65536");
     let none = CudaDevice::new(CudaOptions { ordinal: 7, ..options() }, host.clone()).unwrap_err();
     assert_eq!(none.to_string(), "there is no device 7, there are 2");
     let before = fake.counts();
