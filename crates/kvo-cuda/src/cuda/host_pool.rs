@@ -36,8 +36,8 @@ pub enum HostMode {
     },
 }
 
-/// A host memory and its registrations. Shared by the devices that copy from and to it, each of which keeps it until
-/// its own copies are over.
+/// Registrations of a host memory. Shared by the devices that copy from and to it, each of which keeps them until its own
+/// copies are over.
 struct HostPool {
     registrations: Vec<Registration>,
     mode: HostMode,
@@ -53,12 +53,13 @@ struct Pools {
     gone: Condvar,
 }
 
-/// Where a memory is. Two that exist at the same time have different spans.
-type Span = (usize, usize);
+/// Where a memory is, and the number of its slots. Two may have the same: then one is made around the other, or both around
+/// a third, and what is registered of one is of both.
+type Span = (usize, usize, u32);
 
 fn span_of(memory: &Arc<dyn StableMemory>) -> Span {
     let (start, bytes) = memory.span();
-    (start.addr().get(), bytes)
+    (start.addr().get(), bytes, memory.num_slots())
 }
 
 impl HostPool {
@@ -122,6 +123,8 @@ impl Drop for HostPool {
 /// The host memory as one device sees it, which keeps it registered.
 pub(crate) struct DeviceHost {
     pool: Arc<HostPool>,
+    /// The device's own, by which it claims slots. The pool's may be another that lies in the same place.
+    memory: Arc<dyn StableMemory>,
     /// By registration: the address by which this device knows its first byte, if the driver says so. Another device may
     /// know it by another.
     starts: Vec<Option<u64>>,
@@ -137,11 +140,11 @@ impl DeviceHost {
     ) -> Self {
         let pool = HostPool::share(context, memory, piece_bytes, near);
         let starts = pool.registrations.iter().map(|piece| piece.device_address(context)).collect();
-        Self { pool, starts }
+        Self { pool, memory: Arc::clone(memory), starts }
     }
 
     pub(crate) fn memory(&self) -> &Arc<dyn StableMemory> {
-        &self.pool.memory
+        &self.memory
     }
 
     pub(crate) fn mode(&self) -> HostMode {
@@ -166,7 +169,7 @@ impl DeviceHost {
     /// The registration that has `bytes` bytes, and where they start in it.
     fn piece_of(&self, host: *const u8, bytes: usize) -> Option<(usize, usize)> {
         let pieces = &self.pool.registrations;
-        let offset = host.addr().checked_sub(self.pool.memory.span().0.as_ptr().addr())?;
+        let offset = host.addr().checked_sub(self.memory.span().0.as_ptr().addr())?;
         let piece = pieces.partition_point(|piece| piece.range().start <= offset).checked_sub(1)?;
         let range = pieces[piece].range();
         (offset.checked_add(bytes)? <= range.end).then(|| (piece, offset - range.start))

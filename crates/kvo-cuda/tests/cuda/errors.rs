@@ -116,7 +116,7 @@ fn panicked(options: CudaOptions) -> (Rig, [kvo_core::Ticket; 2]) {
     let fake = fake();
     let context = cudarc::driver::CudaContext::new(0).unwrap();
     let host = host_memory(NUM_SLOTS, SLOT_BYTES);
-    let panicky = std::sync::Arc::new(Panicky { memory: host.clone(), bad: kvo_core::SlotId(9) });
+    let panicky = std::sync::Arc::new(Panicky { memory: host.clone(), bad: kvo_core::SlotId(9), parts: 1 });
     let device = kvo_cuda::CudaDevice::new(options, panicky).unwrap();
     let mut rig = Rig::around(device, host, context, fake);
     let after = rig.passed();

@@ -2,15 +2,17 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
-use kvo_core::{AttachError, DeviceBackend, TransferClass};
+use kvo_core::{
+    AttachError, ComputePoint, CopyOp, DeviceBackend, SlotId, Transfer, TransferClass, TransferFailure,
+};
 use kvo_cpu::HostRegion;
 use kvo_cuda::{CudaDevice, CudaOptions, DriverCode, HostMode, PathUse};
 
 use kvo_fakecuda::{Exclusive, Hold};
 
 use crate::rig::{
-    REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, host_memory, options, pattern, span, until,
-    warnings,
+    LONG, NUM_SLOTS, Panicky, REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, handle_on, host_memory,
+    options, pattern, span, until, warnings,
 };
 
 /// A slot goes to the device and comes back to another.
@@ -157,6 +159,48 @@ fn a_second_device_over_other_memory_registers_that() {
     assert_eq!(rig.fake.counts().registrations, 2);
     drop(second);
     assert_eq!(rig.fake.counts().registrations, 1);
+}
+
+fn null_stream(device: &CudaDevice, context: &Arc<cudarc::driver::CudaContext>) -> ComputePoint {
+    ComputePoint::Stream(handle_on(device, &context.default_stream()))
+}
+
+/// Two that lie in the same place keep others out each in its own way, and may be cut in other slots.
+#[test]
+fn a_device_claims_slots_of_the_memory_that_it_was_given() {
+    let mut first = Rig::new();
+    let context = cudarc::driver::CudaContext::new(1).unwrap();
+    let refusing = Arc::new(Panicky { memory: first.host.clone(), bad: SlotId(9), parts: 1 });
+    let mut second = CudaDevice::new(CudaOptions { ordinal: 1, ..options() }, refusing).unwrap();
+    assert_eq!((second.stats().host, first.fake.counts().registrations), (HostMode::Registered, 1));
+    attach(&mut second, &context, REGION_BYTES);
+    let after = second.record_fence(null_stream(&second, &context)).unwrap();
+    let mut done = Vec::new();
+    second.submit(first.one_slot(TransferClass::Store, 9, after)).unwrap();
+    second.wait(LONG, &mut done);
+    assert_eq!(done[0].result, Err(TransferFailure::Device { code: 999 }), "its own memory panics");
+    check_round_trip(&mut first);
+}
+
+#[test]
+fn memory_that_is_cut_in_other_slots_is_registered_once_and_keeps_its_slots() {
+    let first = Rig::new();
+    let context = cudarc::driver::CudaContext::new(1).unwrap();
+    let halves = Arc::new(Panicky { memory: first.host.clone(), bad: SlotId(u32::MAX), parts: 2 });
+    let mut second = CudaDevice::new(CudaOptions { ordinal: 1, ..options() }, halves).unwrap();
+    assert_eq!(second.info().num_slots, 2 * NUM_SLOTS);
+    let refused = HostMode::Pageable { code: DriverCode(712) };
+    assert_eq!((second.stats().host, first.fake.counts().registrations), (refused, 1));
+    let (region, address) = attach(&mut second, &context, REGION_BYTES);
+    assert!(first.fake.write_device(address, &pattern(6, SLOT_BYTES / 2)));
+    let after = second.record_fence(null_stream(&second, &context)).unwrap();
+    let op = CopyOp { region, ..first.op(0, 3, 0, SLOT_BYTES as u64 / 2) };
+    second.submit(Transfer::new(TransferClass::Store, vec![op], after)).unwrap();
+    second.drain(LONG).unwrap();
+    assert_eq!(first.slot(1)[SLOT_BYTES / 2..], pattern(6, SLOT_BYTES / 2));
+    first.is_clean();
+    drop(second);
+    assert_eq!(first.fake.counts().registrations, 1);
 }
 
 /// B65, in the middle of being made.

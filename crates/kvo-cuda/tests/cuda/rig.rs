@@ -138,12 +138,11 @@ impl Rig {
     }
 
     pub(crate) fn handle(&self, stream: &CudaStream) -> StreamHandle {
-        // SAFETY: the stream is of the device's primary context, and lives as long as the call that is given this.
-        unsafe { StreamHandle::from_raw(self.device.info().id, raw(stream)) }
+        handle_on(&self.device, stream)
     }
 
     pub(crate) fn event_handle(&self, event: &CudaEvent) -> EventHandle {
-        // SAFETY: as for a stream.
+        // SAFETY: as for a stream, in `handle_on`.
         unsafe { EventHandle::from_raw(self.device.info().id, event.cu_event().expose_provenance() as u64) }
     }
 
@@ -227,6 +226,11 @@ impl Rig {
     }
 }
 
+pub(crate) fn handle_on(device: &CudaDevice, stream: &CudaStream) -> StreamHandle {
+    // SAFETY: the stream is of the device's primary context, and lives as long as the call that is given this.
+    unsafe { StreamHandle::from_raw(device.info().id, raw(stream)) }
+}
+
 /// Memory of the device, attached. It is given back with the context.
 pub(crate) fn attach(device: &mut CudaDevice, context: &Arc<CudaContext>, bytes: usize) -> (RegionId, u64) {
     let address = allocate(context, bytes);
@@ -266,27 +270,38 @@ pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|index| FakeDriver::pattern(seed, index)).collect()
 }
 
-/// Host memory that panics when `bad` is claimed.
+/// Host memory that panics when `bad` is claimed. Each slot of the memory is `parts` slots of this one, which are claimed
+/// together.
 pub(crate) struct Panicky {
     pub(crate) memory: Arc<HostRegion>,
     pub(crate) bad: SlotId,
+    pub(crate) parts: u32,
+}
+
+impl Panicky {
+    /// The memory's slot that a slot is in, and where it starts there.
+    fn of(&self, slot: SlotId) -> (SlotId, usize) {
+        (SlotId(slot.0 / self.parts), (slot.0 % self.parts) as usize * self.slot_bytes())
+    }
 }
 
 impl HostMemory for Panicky {
     fn num_slots(&self) -> u32 {
-        self.memory.num_slots()
+        self.memory.num_slots() * self.parts
     }
 
     fn slot_bytes(&self) -> usize {
-        self.memory.slot_bytes()
+        self.memory.slot_bytes() / self.parts as usize
     }
 
     fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {
-        self.memory.with_read(slot, read)
+        let (of, start) = self.of(slot);
+        self.memory.with_read(of, &mut |bytes| read(&bytes[start..][..self.slot_bytes()]))
     }
 
     fn with_write(&self, slot: SlotId, write: &mut dyn FnMut(&mut [u8])) -> Result<(), SlotAccessError> {
-        self.memory.with_write(slot, write)
+        let (of, start) = self.of(slot);
+        self.memory.with_write(of, &mut |bytes| write(&mut bytes[start..][..self.slot_bytes()]))
     }
 }
 
@@ -294,22 +309,28 @@ impl HostMemory for Panicky {
 unsafe impl StableMemory for Panicky {
     fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
         assert_ne!(slot, self.bad, "the panic that the test wants");
-        self.memory.claim_read(slot)
+        let (of, start) = self.of(slot);
+        let first = self.memory.claim_read(of)?;
+        // SAFETY: a part of a slot starts inside of it.
+        Ok(unsafe { first.add(start) })
     }
 
     unsafe fn release_read(&self, slot: SlotId) {
         // SAFETY: the caller gives back a claim that the memory gave out, once, and uses it no more.
-        unsafe { self.memory.release_read(slot) };
+        unsafe { self.memory.release_read(self.of(slot).0) };
     }
 
     fn claim_write(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
         assert_ne!(slot, self.bad, "the panic that the test wants");
-        self.memory.claim_write(slot)
+        let (of, start) = self.of(slot);
+        let first = self.memory.claim_write(of)?;
+        // SAFETY: a part of a slot starts inside of it.
+        Ok(unsafe { first.add(start) })
     }
 
     unsafe fn release_write(&self, slot: SlotId) {
         // SAFETY: the caller gives back a claim that the memory gave out, once, and uses it no more.
-        unsafe { self.memory.release_write(slot) };
+        unsafe { self.memory.release_write(self.of(slot).0) };
     }
 
     fn span(&self) -> (NonNull<u8>, usize) {
