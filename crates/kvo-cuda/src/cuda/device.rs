@@ -50,7 +50,7 @@ pub struct CudaOptions {
     pub window_bytes: u64,
     /// Bytes of a copy that are put there at once; at least 1. Only a copy that is longer is cut.
     pub quantum_bytes: u64,
-    /// Fences that compute has not passed; at least 1.
+    /// Fences that compute has not passed; at least 1. Of those behind events there are at most 64, whatever this is.
     pub fences_max: usize,
     /// Bytes of host memory that are registered at once; at least 1.
     pub registration_bytes: usize,

@@ -43,6 +43,23 @@ fn fences_use_few_events_however_many_there_are() {
 }
 
 #[test]
+fn no_more_than_64_fences_behind_events_are_pending_whatever_else_may_be() {
+    let mut rig = Rig::new();
+    let (held, event) = held_write(&rig, 1);
+    let behind_event = ComputePoint::Event(rig.event_handle(&event));
+    for _ in 0..64 {
+        rig.device.record_fence(behind_event).unwrap();
+    }
+    let full = FenceError::Full { pending: 64, pending_max: 64 };
+    assert_eq!(rig.device.record_fence(behind_event), Err(full));
+    rig.fence_on(&held);
+    rig.fake.release(Hold::All);
+    held.synchronize().unwrap();
+    until(|| rig.device.record_fence(behind_event).is_ok());
+    rig.is_clean();
+}
+
+#[test]
 fn a_limit_of_fences_that_compute_has_not_passed_is_kept_and_said() {
     let mut rig = Rig::with(CudaOptions { fences_max: 3, ..options() }, |_| ());
     let (held, event) = held_write(&rig, 1);
