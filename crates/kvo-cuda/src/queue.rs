@@ -547,6 +547,12 @@ impl TransferQueue {
         self.entries.len() - self.num_open
     }
 
+    /// Whether no transfer is open or held.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for a device that is driven by a driver"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Bytes of a direction that are on the device.
     #[cfg_attr(not(test), expect(dead_code, reason = "for a device that is driven by a driver"))]
     pub(crate) fn on_device_bytes(&self, direction: Direction) -> u64 {

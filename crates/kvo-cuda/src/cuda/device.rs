@@ -500,7 +500,12 @@ impl Drop for CudaDevice {
         self.shut_down();
         let start = Instant::now();
         let device = &self.info.name;
-        if self.over.recv_timeout(self.drop_timeout) != Ok(true) {
+        let is_done = match self.over.recv_timeout(self.drop_timeout) {
+            // The thread has not got to say so.
+            Err(RecvTimeoutError::Timeout) => self.shared.lock().queue.is_empty(),
+            said => said == Ok(true),
+        };
+        if !is_done {
             tracing::warn!(%device, "dropped before its copies had ended: device memory that they use must stay allocated, \
                  and slots that they use stay claimed");
             self.shared.lock().queue.give_up(self.shared.now());

@@ -249,6 +249,19 @@ fn a_drop_warns_of_copies_and_not_of_memory_that_is_still_being_unregistered() {
 }
 
 #[test]
+fn a_drop_warns_of_copies_only_if_there_are_some() {
+    let mut rig = Rig::with(CudaOptions { drop_timeout: Duration::from_millis(10), ..options() }, |_| ());
+    check_round_trip(&mut rig);
+    // The thread gives an event back and does not get to say that it has ended.
+    rig.fake.hold(Hold::Calls("cuEventDestroy_v2"));
+    let Rig { device, fake, .. } = rig;
+    assert_eq!(warnings(|| drop(device)), 0);
+    assert!(fake.wait_for_blocked(1));
+    fake.release(Hold::All);
+    until(|| fake.counts().registrations == 0);
+}
+
+#[test]
 fn a_device_over_memory_that_is_being_unregistered_waits_and_registers_it_anew() {
     let (fake, host) = dropped_while_unregistering();
     let again = host.clone();
