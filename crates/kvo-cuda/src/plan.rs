@@ -301,14 +301,15 @@ impl CopyPlanner {
     }
 
     /// How far all of `ops` are aligned: in their regions, in the host memory and in length. Copies as wide as that are
-    /// right if the regions and the host memory themselves begin at such addresses.
+    /// right if the regions and the host memory themselves begin at such addresses. They need not be
+    /// [covered](Self::covers).
     pub fn alignment(&self, ops: &[CopyOp]) -> Alignment {
         Alignment::of(ops.iter().fold(0, |all, op| all | op.device_offset | self.host_offset(op) | op.bytes))
     }
 
-    /// Where a copy is in the host memory, in bytes.
+    /// Where a copy is in the host memory, in bytes; of one that is not inside of a slot the lowest bits alone are right.
     fn host_offset(&self, op: &CopyOp) -> u64 {
-        u64::from(op.slot.0) * self.slot_bytes + op.slot_offset
+        u64::from(op.slot.0).wrapping_mul(self.slot_bytes).wrapping_add(op.slot_offset)
     }
 }
 

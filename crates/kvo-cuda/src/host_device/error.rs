@@ -14,6 +14,14 @@ pub enum HostDeviceError {
         /// The option.
         field: &'static str,
     },
+    /// A latency of the link is below zero, or no number of microseconds.
+    #[error("{field} must be at least 0, and finite, but is {us}")]
+    Latency {
+        /// The option.
+        field: &'static str,
+        /// What it is.
+        us: f64,
+    },
     /// This process cannot have that much memory.
     #[error("cannot allocate {bytes} bytes of device memory")]
     OutOfMemory {

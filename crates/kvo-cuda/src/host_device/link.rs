@@ -10,9 +10,9 @@ use super::HostDeviceError;
 pub struct LinkModel {
     /// Bytes a nanosecond, that is GB/s; more than 0.
     pub gb_per_s: f64,
-    /// What the first piece of a transfer takes besides, in microseconds.
+    /// What the first piece of a transfer takes besides, in microseconds; at least 0.
     pub transfer_us: f64,
-    /// What each copy takes besides, in microseconds.
+    /// What each copy takes besides, in microseconds; at least 0.
     pub op_us: f64,
 }
 
@@ -27,10 +27,9 @@ impl LinkModel {
         if !ok(self.gb_per_s) || self.gb_per_s == 0.0 {
             return Err(HostDeviceError::Zero { field: "link.gb_per_s" });
         }
-        if ok(self.transfer_us) && ok(self.op_us) {
-            return Ok(());
-        }
-        Err(HostDeviceError::Zero { field: "link.transfer_us and link.op_us" })
+        let latencies = [("link.transfer_us", self.transfer_us), ("link.op_us", self.op_us)];
+        let wrong = latencies.into_iter().find(|(_, us)| !ok(*us));
+        wrong.map_or(Ok(()), |(field, us)| Err(HostDeviceError::Latency { field, us }))
     }
 
     /// How long a piece of so many bytes in so many copies is on the link.

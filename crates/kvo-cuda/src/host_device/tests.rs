@@ -321,6 +321,22 @@ fn options_that_are_zero_are_named() {
 }
 
 #[test]
+fn a_latency_that_cannot_be_is_named() {
+    let link = LinkModel::new(1.0);
+    for (link, message) in [
+        (
+            LinkModel { transfer_us: -1.0, ..link },
+            "link.transfer_us must be at least 0, and finite, but is -1",
+        ),
+        (LinkModel { op_us: f64::INFINITY, ..link }, "link.op_us must be at least 0, and finite, but is inf"),
+    ] {
+        let options = HostDeviceOptions { link: Some(link), ..HostDeviceOptions::default() };
+        let error = HostDevice::new(options, TestSlots::shared(1, 1)).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
 fn a_name_that_no_thread_can_have_is_refused() {
     let options = HostDeviceOptions { name: "a\0b".to_owned(), ..HostDeviceOptions::default() };
     let error = HostDevice::new(options, TestSlots::shared(1, 1)).unwrap_err();

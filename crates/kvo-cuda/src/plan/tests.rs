@@ -199,5 +199,6 @@ fn the_alignment_is_of_all_three_numbers() {
     check(96, CopyOp { slot_offset: 40, ..op }, Alignment::Eight);
     check(96, CopyOp { bytes: 24, ..op }, Alignment::Eight);
     check(96, CopyOp { bytes: 20, ..op }, Alignment::One);
+    check(96, CopyOp { slot: SlotId(u32::MAX), slot_offset: u64::MAX - 7, ..op }, Alignment::Eight);
     assert_eq!([Alignment::One, Alignment::Eight, Alignment::Sixteen].map(Alignment::bytes), [1, 8, 16]);
 }

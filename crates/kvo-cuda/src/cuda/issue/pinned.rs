@@ -23,7 +23,7 @@ impl Pinned {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CallError> {
         let mut memory = vec![0; bytes + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
-        let first = NonNull::from(&mut memory[start]);
+        let first = NonNull::from(&mut memory[start..]).cast();
         // SAFETY: `memory` is neither moved nor freed before `drop` has unregistered it, or it is leaked.
         unsafe { context.register(first, bytes) }?;
         let mut pinned = Self { context: Arc::clone(context), memory, start, bytes, device: 0 };
@@ -39,8 +39,9 @@ impl Pinned {
         self.device
     }
 
+    /// The first byte, and by this pointer all others.
     pub(super) fn first(&mut self) -> NonNull<u8> {
-        NonNull::from(&mut self.memory[self.start])
+        NonNull::from(&mut self.memory[self.start..]).cast()
     }
 
     /// All of it, when no copy is under way.
