@@ -72,7 +72,7 @@ impl Default for S3FifoOptions {
 ///
 /// With `leaf_only` strands nothing on prefix chains as long as not all leaves are held; without, it can. A finish is
 /// constant per chunk. An eviction looks at a chunk at most 3 times per reuse and, in the worst case, once at all of
-/// main.
+/// main. Once it has seen all of main it knows whether anything there can go, and goes through it again only then.
 #[derive(Debug)]
 pub struct S3Fifo {
     options: S3FifoOptions,
@@ -86,12 +86,18 @@ pub struct S3Fifo {
     chunks: Vec<Chunk>,
     /// What the eviction under way has returned to, or moved to, the recent end of main.
     returned: VecDeque<SlotId>,
+    /// How many of these main's turn would not pass over.
+    num_giving: usize,
+    /// Looks at chunks that were returned.
+    visits_returned: u64,
 }
 
 /// What is known of the chunk in a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     reuses: u8,
+    /// Whether it is among those returned.
+    is_returned: bool,
     /// Resident chunks whose parent it is.
     children: u32,
     /// Its parent's slot, and which chunk it was of those that the slot has held.
@@ -123,12 +129,14 @@ impl S3Fifo {
             asked_max: capacity as usize,
             chunks: vec![Chunk::default(); capacity as usize],
             returned: VecDeque::with_capacity(capacity as usize),
+            num_giving: 0,
+            visits_returned: 0,
         }
     }
 
     /// Chunks that searches for victims have looked at so far.
     pub fn visits(&self) -> u64 {
-        self.order.visits()
+        self.order.visits() + self.visits_returned
     }
 
     fn chunk(&mut self, slot: SlotId) -> &mut Chunk {
@@ -145,6 +153,11 @@ impl S3Fifo {
         self.options.leaf_only && self.chunks[slot.0 as usize].children > 0
     }
 
+    /// Whether main's turn passes over the chunk in `slot`, if it has one.
+    fn is_barren(&self, slot: SlotId) -> bool {
+        self.chunks[slot.0 as usize].reuses == 0 && self.has_children(slot)
+    }
+
     /// Makes `parent` the parent of the chunk in `slot`.
     fn tie(&mut self, slot: SlotId, parent: SlotId) {
         let generation = self.chunk(parent).generation;
@@ -157,10 +170,13 @@ impl S3Fifo {
 
     /// The chunk in `slot` has no parent any more.
     fn untie(&mut self, slot: SlotId) {
-        if let Some((parent, generation)) = self.chunk(slot).parent.take() {
-            let parent = self.chunk(parent);
-            if parent.generation == generation {
-                parent.children -= 1;
+        if let Some((parent, generation)) = self.chunk(slot).parent.take()
+            && self.chunk(parent).generation == generation
+        {
+            let was_barren = self.is_barren(parent);
+            self.chunk(parent).children -= 1;
+            if self.chunk(parent).is_returned && was_barren && !self.is_barren(parent) {
+                self.num_giving += 1;
             }
         }
     }
@@ -194,7 +210,35 @@ impl S3Fifo {
     fn next_in_main(&mut self, pass: &mut Pass, tier: &dyn Residents) -> Option<SlotId> {
         let slot = self.order.next(&mut pass.main, tier);
         pass.is_main_seen |= slot.is_none();
-        slot.or_else(|| self.returned.pop_front())
+        slot.or_else(|| {
+            self.visits_returned += 1;
+            self.pop_returned()
+        })
+    }
+
+    fn push_returned(&mut self, slot: SlotId) {
+        self.chunk(slot).is_returned = true;
+        self.num_giving += usize::from(!self.is_barren(slot));
+        self.returned.push_back(slot);
+    }
+
+    fn pop_returned(&mut self) -> Option<SlotId> {
+        let slot = self.returned.pop_front()?;
+        self.chunk(slot).is_returned = false;
+        self.num_giving -= usize::from(!self.is_barren(slot));
+        Some(slot)
+    }
+
+    /// Passes over all that main has, and the first again, if that is known beforehand to give nothing; says whether.
+    fn pass_over_main(&mut self, pass: &mut Pass) -> bool {
+        let is_known = pass.is_main_seen && pass.with_children == 0 && self.num_giving == 0;
+        if !is_known || self.returned.is_empty() {
+            return false;
+        }
+        pass.first_with_children = self.returned.front().copied();
+        pass.with_children = self.returned.len() + 1;
+        self.returned.rotate_left(1);
+        true
     }
 
     /// Finds the next chunk that small's turn falls on, and how many spared ones are before it.
@@ -212,6 +256,9 @@ impl S3Fifo {
             // Once all of main was seen, `returned` is all that it can give.
             let is_main_barren = pass.is_main_seen && pass.with_children > self.returned.len();
             let is_mains_turn = (pass.main_len > self.main_share || is_small_empty) && !is_main_barren;
+            if is_mains_turn && self.pass_over_main(pass) {
+                continue;
+            }
             if is_mains_turn && let Some(slot) = self.next_in_main(pass, tier) {
                 if self.look_in_main(pass, slot) {
                     return slot;
@@ -252,7 +299,7 @@ impl S3Fifo {
             pass.main_len -= 1;
             return true;
         }
-        self.returned.push_back(slot);
+        self.push_returned(slot);
         false
     }
 
@@ -265,7 +312,7 @@ impl S3Fifo {
         }
         self.chunk(slot).reuses = 0;
         pass.main_len += 1;
-        self.returned.push_back(slot);
+        self.push_returned(slot);
         false
     }
 }
@@ -368,7 +415,7 @@ impl CachePolicy for S3Fifo {
         for victim in &victims[before..] {
             self.order.remove(*victim);
         }
-        while let Some(slot) = self.returned.pop_front() {
+        while let Some(slot) = self.pop_returned() {
             self.order.push(MAIN, slot);
         }
         true
@@ -517,6 +564,24 @@ mod tests {
         assert!(!policy.evict(4, &table, &mut Vec::new()));
         check_lists(&policy, &table, [&[1, 2, 3, 4], &[], &[]]);
         assert_eq!(policy.chunk(table.slot(1).unwrap()).reuses, 1);
+    }
+
+    /// B59.
+    #[test]
+    fn main_is_not_gone_through_again_for_each_chunk_of_small_where_it_has_only_parents() {
+        let mut table = Table::new(1_000);
+        let mut policy = S3Fifo::new(1_000, S3FifoOptions::default());
+        // Conversations of 40 chunks, 5 a turn: all but the last turn of each were reused.
+        for turn in 1..=8 {
+            for first in (0..1_000).step_by(40) {
+                table.serve(&mut policy, &(first..first + 5 * turn).collect::<Vec<_>>());
+            }
+        }
+        let before = policy.visits();
+        let mut victims = Vec::new();
+        assert!(policy.evict(1, &table, &mut victims));
+        let looks = policy.visits() - before;
+        assert!(looks <= 8 * 1_000, "{looks} looks");
     }
 
     #[test]
