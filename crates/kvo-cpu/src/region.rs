@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     slice,
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use kvo_core::{HostMemory, SlotAccessError, SlotId, StableMemory};
@@ -38,7 +38,7 @@ pub struct RegionOptions {
     /// Whether to ask for 2 MiB pages. Without them, device and disk transfers reach about half the throughput.
     pub huge_pages: bool,
     /// Threads that touch all the memory before the constructor returns, so that no later copy waits for the kernel
-    /// to find a page; 0 leaves the memory untouched.
+    /// to find a page; as many as are to be had. 0 leaves the memory untouched.
     pub prefault_threads: usize,
 }
 
@@ -336,11 +336,9 @@ fn prefault_anonymous(
         return Ok(());
     }
     // A kernel before 5.14: write to each page by hand, which changes nothing in memory that is all zeros.
-    let piece_bytes = piece_bytes(total, threads);
-    std::thread::scope(|scope| {
-        for piece in map[offset..offset + total].chunks_mut(piece_bytes) {
-            scope.spawn(|| piece.iter_mut().step_by(SLOT_ALIGN_BYTES).for_each(|byte| *byte = 0));
-        }
+    let pieces = map[offset..offset + total].chunks_mut(piece_bytes(total, threads));
+    for_each_piece(pieces, &|piece: &mut [u8]| {
+        piece.iter_mut().step_by(SLOT_ALIGN_BYTES).for_each(|byte| *byte = 0);
     });
     Ok(())
 }
@@ -356,24 +354,30 @@ fn populate_pieces(
         return Ok(true);
     }
     let piece_bytes = piece_bytes(total, threads);
-    let results: Vec<std::io::Result<()>> = std::thread::scope(|scope| {
-        let pieces = (0..total).step_by(piece_bytes);
-        let threads: Vec<_> = pieces
-            .map(|start| scope.spawn(move || populate(offset + start, piece_bytes.min(total - start))))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    for result in results {
-        match result {
-            Ok(()) => {}
-            Err(error) if cannot_populate(&error) => return Ok(false),
-            Err(source) => return Err(RegionError::System { operation: "populate the host region", source }),
+    let failed = Mutex::new(None);
+    for_each_piece((0..total).step_by(piece_bytes), &|start| {
+        if let Err(error) = populate(offset + start, piece_bytes.min(total - start)) {
+            failed.lock().expect("nobody panics with it").get_or_insert(error);
         }
+    });
+    match failed.into_inner().expect("nobody panics with it") {
+        None => Ok(true),
+        Some(error) if cannot_populate(&error) => Ok(false),
+        Some(source) => Err(RegionError::System { operation: "populate the host region", source }),
     }
-    Ok(true)
+}
+
+/// Touches each piece, on as many threads as there are pieces or, if fewer are to be had, on those: this is one of them.
+fn for_each_piece<P>(pieces: impl ExactSizeIterator<Item = P> + Send, touch: &(dyn Fn(P) + Sync)) {
+    let num_pieces = pieces.len();
+    let pieces = Mutex::new(pieces);
+    let next = || pieces.lock().expect("nobody panics with it").next();
+    let touch_some = || std::iter::from_fn(next).for_each(touch);
+    std::thread::scope(|scope| {
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, touch_some).is_ok();
+        let _ = (1..num_pieces).all(spawn);
+        touch_some();
+    });
 }
 
 /// Whether the kernel does not know how, or a container keeps it from being asked, and not that it has no memory.
