@@ -311,13 +311,17 @@ impl OffloadBuilder {
         let region = RegionOptions { huge_pages: cpu.huge_pages, ..RegionOptions::new(num_slots, slot) };
         let region = Arc::new(HostRegion::anonymous(&region)?);
         // Behind the region, which knows whether there can be so many: tables of the slots would take memory for all.
+        let num_slots_max = CpuOptions::NUM_SLOTS_MAX;
+        let policy = kind
+            .try_build(num_slots)
+            .map_err(|_| kvo_cpu::ConfigError::TooManySlots { num_slots, num_slots_max })?;
         let primary = CpuManager::new(
             CpuOptions {
                 store_threshold: cpu.store_threshold,
                 record_events: cpu.record_events,
                 ..CpuOptions::new(num_slots)
             },
-            kind.build(num_slots),
+            policy,
         )?;
         let mut tiers: Vec<Box<dyn SecondaryTier>> = Vec::new();
         if let Some(store) = store {

@@ -308,7 +308,10 @@ impl NvmeStore {
         let capacity = worker.geometry.capacity;
         let first = first_generation(epoch);
         let log = EventLog::new(Arc::clone(&name), options.record_events);
-        let catalog = Catalog::new(capacity, options.policy.build(capacity), log, first, &recovered)
+        let catalog = options
+            .policy
+            .try_build(capacity)
+            .and_then(|policy| Catalog::new(capacity, policy, log, first, &recovered))
             .map_err(|_| OpenError::Memory { num_slots: capacity })?;
         let gate = (options.admission != Admission::default())
             .then(|| Gate::new(&options.admission, options.chunk_bytes))

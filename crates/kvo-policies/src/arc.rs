@@ -1,9 +1,16 @@
 //! The adaptive replacement cache, request by request.
 
+use std::collections::TryReserveError;
+
 use hashbrown::HashSet;
 use kvo_core::{OffloadKey, SlotId};
 
-use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, ghosts::Ghosts, order::Orders};
+use crate::{
+    AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents,
+    ghosts::Ghosts,
+    order::{Orders, filled},
+    policy::MEMORY,
+};
 
 /// Where a key that comes back while it has a ghost enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,18 +68,25 @@ const T2: usize = 1;
 
 impl Arc {
     /// An empty policy for a tier of `capacity` chunks.
+    ///
+    /// # Panics
+    /// If there is no memory for its tables.
     pub fn new(capacity: u32, ghost_hits: GhostHits) -> Self {
-        Self {
+        Self::try_new(capacity, ghost_hits).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32, ghost_hits: GhostHits) -> Result<Self, TryReserveError> {
+        Ok(Self {
             capacity,
             ghost_hits,
             target_t1: 0.0,
-            order: Orders::new(capacity),
-            ready: vec![false; capacity as usize],
+            order: Orders::new(capacity)?,
+            ready: filled(capacity, false)?,
             // Each list may hold one more than the capacity until it is trimmed.
-            ghosts: Ghosts::new(capacity.saturating_mul(2).saturating_add(2)),
+            ghosts: Ghosts::new(capacity.saturating_mul(2).saturating_add(2))?,
             missed_ghosts: HashSet::new(),
             bounds_due: false,
-        }
+        })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -1,11 +1,15 @@
 //! Adaptive segmented LRU, request by request.
 
+use std::collections::TryReserveError;
+
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
     AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
     ghosts::Ghosts,
     index::SlotIndex,
+    order::filled,
+    policy::MEMORY,
     segmented::{PROBATION, PROTECTED, Segmented},
 };
 
@@ -58,16 +62,23 @@ struct Chunk {
 
 impl Aslru {
     /// An empty policy for a tier of `capacity` chunks.
+    ///
+    /// # Panics
+    /// If there is no memory for its tables.
     pub fn new(capacity: u32) -> Self {
-        Self {
+        Self::try_new(capacity).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32) -> Result<Self, TryReserveError> {
+        Ok(Self {
             capacity,
             target_protected: FIRST_TARGET * f64::from(capacity),
-            segments: Segmented::new(capacity),
+            segments: Segmented::new(capacity)?,
             // Each list may hold one more than the capacity until it is trimmed.
-            ghosts: Ghosts::new(capacity.saturating_mul(3).saturating_add(3)),
-            chunks: vec![Chunk::default(); capacity as usize],
+            ghosts: Ghosts::new(capacity.saturating_mul(3).saturating_add(3))?,
+            chunks: filled(capacity, Chunk::default())?,
             num_ghosts_back: 0,
-        }
+        })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -1,8 +1,10 @@
 //! First in, first out, request by request.
 
+use std::collections::TryReserveError;
+
 use kvo_core::{OffloadKey, SlotId};
 
-use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, order::Orders};
+use crate::{AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, order::Orders, policy::MEMORY};
 
 /// First in, first out: reuse does not count. A baseline.
 ///
@@ -18,8 +20,15 @@ pub struct Fifo {
 
 impl Fifo {
     /// An empty policy for a tier of `capacity` chunks.
+    ///
+    /// # Panics
+    /// If there is no memory for its tables.
     pub fn new(capacity: u32) -> Self {
-        Self { order: Orders::new(capacity) }
+        Self::try_new(capacity).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32) -> Result<Self, TryReserveError> {
+        Ok(Self { order: Orders::new(capacity)? })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -1,5 +1,7 @@
 //! Keys of chunks that were evicted lately, without data.
 
+use std::collections::TryReserveError;
+
 use kvo_core::{OffloadKey, SlotId, prefetch, reserve_table};
 
 use crate::{
@@ -33,18 +35,15 @@ struct Ghost<T> {
 pub(crate) type Found = [Option<SlotId>; SlotIndex::BATCH];
 
 impl<const Q: usize, T: Copy + Default> Ghosts<Q, T> {
-    /// Empty lists with room for `capacity` keys together.
-    ///
-    /// # Panics
-    /// If there is no memory for them.
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self {
-            order: Orders::new(capacity),
-            index: SlotIndex::new(capacity).expect("there must be memory for the ghosts"),
-            entries: reserve_table(capacity as usize).expect("there must be memory for the ghosts"),
-            free: reserve_table(capacity as usize).expect("there must be memory for the ghosts"),
+    /// Empty lists with room for `capacity` keys together, if there is memory for them.
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+        Ok(Self {
+            order: Orders::new(capacity)?,
+            index: SlotIndex::new(capacity)?,
+            entries: reserve_table(capacity as usize)?,
+            free: reserve_table(capacity as usize)?,
             capacity,
-        }
+        })
     }
 
     /// Keys in one list.

@@ -1,8 +1,10 @@
 //! Policies by name.
 
-use std::{fmt, str::FromStr};
+use std::{collections::TryReserveError, fmt, str::FromStr};
 
-use crate::{Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions, Slru, Ylru};
+use crate::{
+    Arc, Aslru, CachePolicy, Fifo, GhostHits, Lru, S3Fifo, S3FifoOptions, Slru, Ylru, policy::MEMORY,
+};
 
 /// A policy by name, for command lines and configuration files: a name, then its options, as in `slru:protected=20`.
 ///
@@ -64,17 +66,28 @@ impl PolicyKind {
     /// Makes the policy for a tier of `capacity` chunks.
     ///
     /// # Panics
-    /// If an option is out of its range, which none that was parsed is.
+    /// If there is no memory for its tables, or if an option is out of its range, which none that was parsed is.
     pub fn build(self, capacity: u32) -> Box<dyn CachePolicy> {
-        match self {
-            Self::Lru => Box::new(Lru::new(capacity)),
-            Self::Arc(ghost_hits) => Box::new(Arc::new(capacity, ghost_hits)),
-            Self::Slru { protected_pct } => Box::new(Slru::new(capacity, protected_pct)),
-            Self::Aslru => Box::new(Aslru::new(capacity)),
-            Self::Ylru => Box::new(Ylru::new(capacity)),
-            Self::S3Fifo(options) => Box::new(S3Fifo::new(capacity, options)),
-            Self::Fifo => Box::new(Fifo::new(capacity)),
-        }
+        self.try_build(capacity).expect(MEMORY)
+    }
+
+    /// As [`build`](Self::build), for a capacity that comes from a configuration.
+    ///
+    /// # Errors
+    /// If there is no memory for its tables.
+    ///
+    /// # Panics
+    /// If an option is out of its range, which none that was parsed is.
+    pub fn try_build(self, capacity: u32) -> Result<Box<dyn CachePolicy>, TryReserveError> {
+        Ok(match self {
+            Self::Lru => Box::new(Lru::try_new(capacity)?),
+            Self::Arc(ghost_hits) => Box::new(Arc::try_new(capacity, ghost_hits)?),
+            Self::Slru { protected_pct } => Box::new(Slru::try_new(capacity, protected_pct)?),
+            Self::Aslru => Box::new(Aslru::try_new(capacity)?),
+            Self::Ylru => Box::new(Ylru::try_new(capacity)?),
+            Self::S3Fifo(options) => Box::new(S3Fifo::try_new(capacity, options)?),
+            Self::Fifo => Box::new(Fifo::try_new(capacity)?),
+        })
     }
 
     /// The policy of this name, with its defaults.

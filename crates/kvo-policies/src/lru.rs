@@ -1,9 +1,13 @@
 //! Least recently used, request by request.
 
+use std::collections::TryReserveError;
+
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
-    CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary, order::Orders, policy::insert_each,
+    CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
+    order::Orders,
+    policy::{MEMORY, insert_each},
 };
 
 /// Least recently used, where one request is one access.
@@ -29,8 +33,15 @@ pub struct Lru {
 
 impl Lru {
     /// An empty policy for a tier of `capacity` chunks.
+    ///
+    /// # Panics
+    /// If there is no memory for its tables.
     pub fn new(capacity: u32) -> Self {
-        Self { order: Orders::new(capacity) }
+        Self::try_new(capacity).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32) -> Result<Self, TryReserveError> {
+        Ok(Self { order: Orders::new(capacity)? })
     }
 
     /// Chunks that searches for victims have looked at so far.

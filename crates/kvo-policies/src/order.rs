@@ -21,7 +21,10 @@
 
 mod runs;
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, TryReserveError},
+};
 
 use kvo_core::{SlotId, prefetch, reserve_table};
 
@@ -154,17 +157,16 @@ impl Scan {
 }
 
 impl<const Q: usize> Orders<Q> {
-    /// Empty queues for slots below `capacity`.
-    pub(crate) fn new(capacity: u32) -> Self {
+    /// Empty queues for slots below `capacity`, if there is memory for them.
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
         // Half-empty segments are merged before they are as many; what is reserved and never used takes no memory.
         let segments = capacity as usize / 4 + 64;
-        let mut places = table(capacity as usize);
-        places.resize(capacity as usize, Place { at: NONE, end_token: 0 });
-        Self {
-            places,
-            segments: table(segments),
-            metas: table(segments),
-            free_segments: table(segments),
+        Ok(Self {
+            segments: reserve_table(segments)?,
+            metas: reserve_table(segments)?,
+            free_segments: reserve_table(segments)?,
+            // The one that is written at once is the last to be reserved.
+            places: filled(capacity, Place { at: NONE, end_token: 0 })?,
             queues: std::array::from_fn(|_| Queue::default()),
             runs: Vec::new(),
             free_runs: Vec::new(),
@@ -173,7 +175,7 @@ impl<const Q: usize> Orders<Q> {
             scratch: Vec::new(),
             chosen: Vec::new(),
             visits: 0,
-        }
+        })
     }
 
     /// Slots that there can be.
@@ -699,12 +701,11 @@ impl Default for Queue {
     }
 }
 
-/// An empty table of an order.
-///
-/// # Panics
-/// If there is no memory for it.
-fn table<T>(len: usize) -> Vec<T> {
-    reserve_table(len).expect("there must be memory for the order of a tier's slots")
+/// A table of so many values, all the same, if there is memory for it.
+pub(crate) fn filled<T: Clone>(len: u32, value: T) -> Result<Vec<T>, TryReserveError> {
+    let mut table = reserve_table(len as usize)?;
+    table.resize(len as usize, value);
+    Ok(table)
 }
 
 /// Whether an entry of a heap is still meant: its segment may have been freed and used again since.

@@ -159,6 +159,9 @@ pub trait CachePolicy: Send {
     fn clear(&mut self);
 }
 
+/// What is said where a constructor that returns no error finds no memory.
+pub(crate) const MEMORY: &str = "there must be memory for a policy's tables";
+
 /// Inserts chunks one by one.
 pub(crate) fn insert_each(
     policy: &mut (impl CachePolicy + ?Sized),

@@ -1,13 +1,17 @@
 //! S3-FIFO with leaf-only victims, request by request.
 
-use std::{cell::Cell, collections::VecDeque};
+use std::{
+    cell::Cell,
+    collections::{TryReserveError, VecDeque},
+};
 
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
     AccessKind, CachePolicy, Eviction, KeyAccess, RequestRecency, Residents,
     ghosts::Ghosts,
-    order::{Orders, Scan},
+    order::{Orders, Scan, filled},
+    policy::MEMORY,
     segmented::share,
 };
 
@@ -110,8 +114,12 @@ impl S3Fifo {
     /// An empty policy for a tier of `capacity` chunks.
     ///
     /// # Panics
-    /// If an option is out of its range.
+    /// If an option is out of its range, or if there is no memory for its tables.
     pub fn new(capacity: u32, options: S3FifoOptions) -> Self {
+        Self::try_new(capacity, options).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32, options: S3FifoOptions) -> Result<Self, TryReserveError> {
         let S3FifoOptions { small_pct, threshold, .. } = options;
         assert!(small_pct <= 100, "{small_pct} % of the tier cannot be the small queue's");
         assert!(
@@ -119,19 +127,21 @@ impl S3Fifo {
             "reuses are counted up to 3, so {threshold} is no threshold"
         );
         let ghosts_max = share(capacity, GHOSTS_PCT);
-        Self {
+        let mut returned = VecDeque::new();
+        returned.try_reserve_exact(capacity as usize)?;
+        Ok(Self {
             options,
             main_share: (capacity - share(capacity, small_pct)) as usize,
-            order: Orders::new(capacity),
+            order: Orders::new(capacity)?,
             // Each list may hold one more until it is trimmed.
-            ghosts: Ghosts::new(ghosts_max.saturating_add(capacity).saturating_add(2)),
+            ghosts: Ghosts::new(ghosts_max.saturating_add(capacity).saturating_add(2))?,
             ghosts_max: ghosts_max as usize,
             asked_max: capacity as usize,
-            chunks: vec![Chunk::default(); capacity as usize],
-            returned: VecDeque::with_capacity(capacity as usize),
+            chunks: filled(capacity, Chunk::default())?,
+            returned,
             num_giving: 0,
             visits_returned: 0,
-        }
+        })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -1,5 +1,7 @@
 //! Two lists of resident chunks, probation before protection: what the segmented policies share.
 
+use std::collections::TryReserveError;
+
 use kvo_core::SlotId;
 
 use crate::{
@@ -24,8 +26,8 @@ pub(crate) struct Segmented {
 }
 
 impl Segmented {
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self { order: Orders::new(capacity) }
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+        Ok(Self { order: Orders::new(capacity)? })
     }
 
     pub(crate) fn capacity(&self) -> u32 {

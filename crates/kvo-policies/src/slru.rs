@@ -1,9 +1,12 @@
 //! Segmented LRU, request by request.
 
+use std::collections::TryReserveError;
+
 use kvo_core::{OffloadKey, SlotId};
 
 use crate::{
     AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
+    policy::MEMORY,
     segmented::{PROTECTED, Segmented, share},
 };
 
@@ -37,10 +40,15 @@ impl Slru {
     /// at most.
     ///
     /// # Panics
-    /// If the percentage is above 100.
+    /// If the percentage is above 100, or if there is no memory for its tables.
     pub fn new(capacity: u32, protected_pct: u8) -> Self {
+        Self::try_new(capacity, protected_pct).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32, protected_pct: u8) -> Result<Self, TryReserveError> {
         assert!(protected_pct <= 100, "{protected_pct} % of the tier cannot be protected");
-        Self { protected_max: share(capacity, protected_pct) as usize, segments: Segmented::new(capacity) }
+        let protected_max = share(capacity, protected_pct) as usize;
+        Ok(Self { protected_max, segments: Segmented::new(capacity)? })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -1,6 +1,6 @@
 //! LRU by classes, ranked by yield.
 
-use std::num::NonZeroU64;
+use std::{collections::TryReserveError, num::NonZeroU64};
 
 use kvo_core::{GroupIdx, OffloadKey, SlotId, prefetch};
 
@@ -8,8 +8,8 @@ use crate::{
     AccessKind, CachePolicy, KeyAccess, RequestRecency, Residents, RunSummary,
     ghosts::Ghosts,
     index::SlotIndex,
-    order::{Orders, Scan},
-    policy::insert_each,
+    order::{Orders, Scan, filled},
+    policy::{MEMORY, insert_each},
 };
 
 mod yields;
@@ -88,13 +88,20 @@ struct Running {
 
 impl Ylru {
     /// An empty policy for a tier of `capacity` chunks.
+    ///
+    /// # Panics
+    /// If there is no memory for its tables.
     pub fn new(capacity: u32) -> Self {
+        Self::try_new(capacity).expect(MEMORY)
+    }
+
+    pub(crate) fn try_new(capacity: u32) -> Result<Self, TryReserveError> {
         let ghosts_max = capacity.saturating_mul(GHOSTS);
-        Self {
-            order: Orders::new(capacity),
-            chunks: vec![Chunk::default(); capacity as usize],
+        Ok(Self {
+            order: Orders::new(capacity)?,
+            chunks: filled(capacity, Chunk::default())?,
             // Each list may hold one more than its bound until it is trimmed.
-            ghosts: Ghosts::new(ghosts_max.saturating_add(capacity).saturating_add(2)),
+            ghosts: Ghosts::new(ghosts_max.saturating_add(capacity).saturating_add(2))?,
             ghosts_max: ghosts_max as usize,
             asked_max: capacity as usize,
             yields: Yields::new(capacity),
@@ -103,7 +110,7 @@ impl Ylru {
             free_running: Vec::new(),
             before: Vec::new(),
             num_back: 0,
-        }
+        })
     }
 
     /// Chunks that searches for victims have looked at so far.

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::process::Command;
+
 use kvo_policies::{GhostHits, PolicyKind, RequestRecency, S3FifoOptions};
 use support::{Driven, key};
 
@@ -89,4 +91,29 @@ fn every_kind_takes_ten_times_its_capacity() {
             assert_eq!(policy.drain().len(), capacity as usize);
         }
     }
+}
+
+/// Runs itself again in a shell that limits the address space, so that no machine really gives so much memory.
+#[test]
+fn a_capacity_that_there_is_no_memory_for_is_an_error() {
+    const CHILD: &str = "KVO_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        for kind in KINDS {
+            assert!(kind.try_build(1 << 28).is_err(), "{kind}");
+            assert!(kind.try_build(8).is_ok(), "{kind}");
+        }
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = "a_capacity_that_there_is_no_memory_for_is_an_error";
+    let script = format!("ulimit -v 8000000 && exec {} --exact {name}", program.display());
+    let output = match Command::new("sh").args(["-c", &script]).env(CHILD, "1").output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("SKIPPED: there is no shell: {error}");
+            return;
+        }
+    };
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
 }

@@ -99,7 +99,7 @@ fn ghost_lists_equal_vectors_and_never_outgrow_their_room() {
     for (capacity, num_ops, seed) in
         [(1, 20_000, 1), (2, 20_000, 2), (13, 60_000, 3), (40, 100_000, 4), (100, 100_000, 5)]
     {
-        let ghosts = Ghosts::new(u32::try_from(capacity).unwrap());
+        let ghosts = Ghosts::new(u32::try_from(capacity).unwrap()).unwrap();
         let mut pair = Pair { ghosts, capacity, model: [Vec::new(), Vec::new()] };
         let mut rng = Rng(seed);
         (0..num_ops).for_each(|_| pair.step(&mut rng));
@@ -111,7 +111,7 @@ fn ghost_lists_equal_vectors_and_never_outgrow_their_room() {
 #[test]
 #[should_panic(expected = "trimmed before they outgrow their room")]
 fn a_ghost_too_many_is_caught() {
-    let mut ghosts = Ghosts::<2>::new(2);
+    let mut ghosts = Ghosts::<2>::new(2).unwrap();
     for n in 0..3 {
         ghosts.push(0, key(n));
     }
@@ -119,7 +119,7 @@ fn a_ghost_too_many_is_caught() {
 
 #[test]
 fn a_ghost_that_moves_is_in_one_list_only() {
-    let mut ghosts = Ghosts::<2>::new(3);
+    let mut ghosts = Ghosts::<2>::new(3).unwrap();
     for n in 1..=3 {
         ghosts.push(0, key(n));
     }
@@ -135,7 +135,7 @@ fn a_ghost_that_moves_is_in_one_list_only() {
 
 #[test]
 fn a_value_moves_with_its_key_and_goes_with_it() {
-    let mut ghosts = Ghosts::<2, u64>::new(3);
+    let mut ghosts = Ghosts::<2, u64>::new(3).unwrap();
     ghosts.push_new(0, key(1), 10);
     ghosts.push_new(0, key(2), 20);
     ghosts.push(1, key(1));

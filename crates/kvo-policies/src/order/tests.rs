@@ -75,7 +75,7 @@ struct Pair {
 impl Pair {
     fn new(capacity: usize) -> Self {
         Self {
-            orders: Orders::new(u32::try_from(capacity).unwrap()),
+            orders: Orders::new(u32::try_from(capacity).unwrap()).unwrap(),
             tier: Tier::new(capacity),
             queues: [Vec::new(), Vec::new()],
             runs: Vec::new(),
@@ -525,7 +525,7 @@ fn a_hold_is_looked_at_once_until_it_is_woken() {
     for (capacity, percent) in [100_000, 1_000_000].into_iter().flat_map(|n| [0, 50, 99].map(|p| (n, p))) {
         let mut rng = Rng(u64::from(percent));
         let mut tier = Tier::new(capacity as usize);
-        let mut orders = Orders::<1>::new(capacity);
+        let mut orders = Orders::<1>::new(capacity).unwrap();
         for slot in (0..capacity).map(SlotId) {
             orders.push(0, slot);
             tier.held[slot.0 as usize] = rng.below(100) < percent;
@@ -583,7 +583,7 @@ fn a_hold_is_looked_at_once_until_it_is_woken() {
 fn most_segments(capacity: u32, held: u32, num_pushes: u32, choose: impl Fn(&mut Rng) -> SlotId) -> usize {
     let mut rng = Rng(3);
     let mut tier = Tier::new(capacity as usize);
-    let mut orders = Orders::<1>::new(capacity);
+    let mut orders = Orders::<1>::new(capacity).unwrap();
     for slot in (0..capacity).map(SlotId) {
         orders.push(0, slot);
         tier.held[slot.0 as usize] = rng.below(100) < held;
@@ -622,7 +622,7 @@ fn merging_keeps_segments_few_however_long_slots_are_ranked_anew() {
 #[test]
 fn requests_that_come_and_go_leave_no_segments_behind() {
     let mut rng = Rng(11);
-    let mut orders = Orders::<1>::new(2_000);
+    let mut orders = Orders::<1>::new(2_000).unwrap();
     let tier = Tier::new(2_000);
     let (mut most, mut most_runs) = (0, 0);
     for round in 0..20_000 {
@@ -663,7 +663,7 @@ fn putting_a_run_in_order_costs_what_came_out_of_order_not_the_whole_run() {
     }
     let tier = Counting(std::cell::Cell::new(0));
     let cost = |num_pieces: u32| {
-        let mut orders = Orders::<1>::new(2 * PIECE * num_pieces);
+        let mut orders = Orders::<1>::new(2 * PIECE * num_pieces).unwrap();
         let run = orders.begin_run(0);
         let before = tier.0.get();
         for piece in 0..num_pieces {
