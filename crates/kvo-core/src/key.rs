@@ -7,7 +7,8 @@ use std::{
 
 /// Hash of a block's tokens and of every token before it, made by the engine: equal hashes mean an equal prefix.
 ///
-/// kvo never computes one and never shortens one: two keys are equal only if all 32 bytes are.
+/// This crate computes none and shortens none: two keys are equal only if all 32 bytes are. In a key it may also be a name
+/// that is made of such a hash and of what else must be equal, as `kvo-connector` makes them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
 

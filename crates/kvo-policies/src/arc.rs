@@ -39,7 +39,10 @@ pub enum GhostHits {
 /// - One request is one access: a chunk moves to T2 when a request that reused it finishes, once; a chunk that the
 ///   request stored itself only becomes the most recent of its list.
 /// - The target adapts once per request and key, when the key is first offered and is missing.
-/// - A key with a ghost enters T1 like any other, unless [`GhostHits::T2`] or [`GhostHits::Canonical`] is chosen.
+/// - A key with a ghost enters T1 like any other, unless [`GhostHits::T2`] or [`GhostHits::Canonical`] is chosen. Until it
+///   is stored, its ghost is the most recent of its list.
+/// - T1 gives a victim also where it is as large as the integer part of the target; the paper's must be larger than the
+///   target, or as large and the miss one of B2.
 /// - B1 is trimmed to the capacity alone, not together with T1, unless [`GhostHits::Canonical`] is chosen; several
 ///   victims are chosen in one call.
 ///
