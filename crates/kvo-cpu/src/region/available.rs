@@ -60,8 +60,11 @@ fn group_bytes(directory: &Path) -> Option<u64> {
     let limit = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
     let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"))?;
     let stat = read("memory.stat").unwrap_or_default();
-    let reclaimable = stat_value(&stat, "total_inactive_file").or_else(|| stat_value(&stat, "inactive_file"));
-    Some(limit.saturating_sub(used.saturating_sub(reclaimable.unwrap_or(0))))
+    // The first version of control groups counts those below in values of their own.
+    let reclaimable = [["total_inactive_file", "inactive_file"], ["total_active_file", "active_file"]];
+    let reclaimable = reclaimable.map(|names| names.into_iter().find_map(|name| stat_value(&stat, name)));
+    let reclaimable = reclaimable.into_iter().flatten().fold(0, u64::saturating_add);
+    Some(limit.saturating_sub(used.saturating_sub(reclaimable)))
 }
 
 fn stat_value(stat: &str, name: &str) -> Option<u64> {
@@ -90,6 +93,30 @@ mod tests {
             "/sys/fs/cgroup",
         ];
         assert_eq!(found, expected.map(PathBuf::from));
+    }
+
+    #[track_caller]
+    fn check_group(files: &[(&str, &str)], expected: Option<u64>) {
+        let directory = std::env::temp_dir().join(format!("kvo-group-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        for (name, text) in files {
+            fs::write(directory.join(name), text).unwrap();
+        }
+        let found = group_bytes(&directory);
+        fs::remove_dir_all(directory).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    /// B43: an engine that starts again finds its weights in the file cache, and most of that is in use, as the kernel says.
+    #[test]
+    fn a_control_group_leaves_what_its_file_cache_takes() {
+        let stat = "anon 9\nfile 38\ninactive_file 3\nactive_file 30\nunevictable 5\n";
+        let used = [("memory.current", "47\n"), ("memory.stat", stat)];
+        check_group(&[&[("memory.max", "64\n")][..], &used].concat(), Some(64 - (47 - 33)));
+        check_group(&[&[("memory.max", "max\n")][..], &used].concat(), None);
+        let stat = "inactive_file 1\nactive_file 1\ntotal_inactive_file 3\ntotal_active_file 30\n";
+        let used = [("memory.usage_in_bytes", "47\n"), ("memory.stat", stat)];
+        check_group(&[&[("memory.limit_in_bytes", "64\n")][..], &used].concat(), Some(64 - (47 - 33)));
     }
 
     #[test]
