@@ -157,7 +157,11 @@ impl HostRegion {
     }
 
     /// The descriptor of a shared region, to be handed to another process: inherited, or sent over a socket.
-    pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+    ///
+    /// # Safety
+    /// By the descriptor the memory can be changed under whoever borrows a slot. The caller guarantees that it, and every
+    /// other that is made of it, is used to [`attach`](Self::attach) the region, and to change nothing.
+    pub unsafe fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(AsFd::as_fd)
     }
 
@@ -253,7 +257,8 @@ impl HostMemory for HostRegion {
         let _guard = ReadGuard(self.begin_read(slot)?);
         // SAFETY: `slot_ptr` is the start of `slot_bytes` mapped bytes (`slot_bytes <= stride`), which stay mapped
         // while `self` is borrowed and always hold initialised memory; the claimed word keeps every writer of this
-        // process out until `_guard` drops, after the slice is gone, and `attach`'s contract those of others.
+        // process out until `_guard` drops, after the slice is gone, and the contracts of `attach` and `shared_fd` all
+        // others.
         read(unsafe { slice::from_raw_parts(self.slot_ptr(slot), self.slot_bytes) });
         Ok(())
     }
@@ -273,8 +278,8 @@ impl HostMemory for HostRegion {
 
 // SAFETY: the mapping neither moves nor goes before `self` drops, and always holds initialised memory. A claim takes
 // the slot's access word exactly as the closures of `HostMemory` do and keeps it until its release, so claims and
-// closures keep each other out: any number of readers, or one writer. Writers in other processes are kept out by
-// `attach`'s contract.
+// closures keep each other out: any number of readers, or one writer. Writers in other processes, and by the descriptor,
+// are kept out by the contracts of `attach` and `shared_fd`.
 unsafe impl StableMemory for HostRegion {
     fn claim_read(&self, slot: SlotId) -> Result<NonNull<u8>, SlotAccessError> {
         self.begin_read(slot)?;

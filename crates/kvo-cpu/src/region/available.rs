@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// B43: an engine that starts again finds its weights in the file cache, and most of that is in use, as the kernel says.
+    /// B43: an engine that starts again finds its weights in the file cache, and most of that is active.
     #[test]
     fn a_control_group_leaves_what_its_file_cache_takes() {
         let stat = "anon 9\nfile 38\ninactive_file 3\nactive_file 30\nunevictable 5\n";

@@ -25,6 +25,11 @@ fn check_filled(region: &HostRegion, slot: u32, byte: u8) {
         .unwrap();
 }
 
+fn descriptor(region: &HostRegion) -> OwnedFd {
+    // SAFETY: the one test that writes by it reads no slot at that moment; the others attach it, or look at it.
+    unsafe { region.shared_fd() }.unwrap().try_clone_to_owned().unwrap()
+}
+
 #[test]
 fn slots_start_zeroed_and_keep_their_own_bytes() {
     for region in
@@ -150,7 +155,7 @@ fn too_much_memory_is_refused_with_both_numbers_before_it_is_mapped() {
 fn a_shared_region_is_one_memory_for_all_who_map_it() {
     let options = small(2, 5000);
     let first = HostRegion::shared(&options).unwrap();
-    let fd = first.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    let fd = descriptor(&first);
     // SAFETY: the two mappings are used in turn, by this one thread.
     let second = unsafe { HostRegion::attach(fd, &options) }.unwrap();
     fill(&first, 1, 7);
@@ -158,6 +163,17 @@ fn a_shared_region_is_one_memory_for_all_who_map_it() {
     drop(first);
     fill(&second, 1, 8);
     check_filled(&second, 1, 8);
+}
+
+/// Why it is unsafe to borrow the descriptor: no access word keeps this out.
+#[test]
+fn what_is_written_by_the_descriptor_is_in_the_slots() {
+    use std::os::unix::fs::FileExt;
+    let region = HostRegion::shared(&small(2, 5000)).unwrap();
+    let fd = descriptor(&region);
+    let file = std::fs::File::from(fd);
+    file.write_all_at(&[7; 5000], 8192).unwrap();
+    check_filled(&region, 1, 7);
 }
 
 /// B47: memory that is found at first use is as good; memory that there is not is an error.
@@ -184,7 +200,7 @@ fn populating_a_shared_region_leaves_its_bytes() {
     let options = RegionOptions { prefault_threads: 2, ..RegionOptions::new(3, 1 << 20) };
     let first = HostRegion::shared(&options).unwrap();
     (0..3).for_each(|slot| fill(&first, slot, 7));
-    let fd = first.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    let fd = descriptor(&first);
     // SAFETY: the two mappings are used in turn, by this one thread.
     let second = unsafe { HostRegion::attach(fd, &options) }.unwrap();
     (0..3).for_each(|slot| check_filled(&second, slot, 7));
@@ -194,7 +210,7 @@ fn populating_a_shared_region_leaves_its_bytes() {
 #[test]
 fn a_shared_region_of_another_size_or_unsealed_is_refused() {
     let region = HostRegion::shared(&small(2, 5000)).unwrap();
-    let fd = region.shared_fd().unwrap().try_clone_to_owned().unwrap();
+    let fd = descriptor(&region);
     // SAFETY: nothing is mapped: the call fails.
     let error = unsafe { HostRegion::attach(fd, &small(3, 5000)) }.unwrap_err();
     assert!(
@@ -212,7 +228,7 @@ fn a_shared_region_of_another_size_or_unsealed_is_refused() {
 #[test]
 fn a_shared_region_cannot_be_shrunk() {
     let region = HostRegion::shared(&small(2, 5000)).unwrap();
-    let shrunk = rustix::fs::ftruncate(region.shared_fd().unwrap(), 0);
+    let shrunk = rustix::fs::ftruncate(descriptor(&region), 0);
     assert_eq!(shrunk, Err(rustix::io::Errno::PERM));
     check_filled(&region, 1, 0);
 }
@@ -221,7 +237,8 @@ fn a_shared_region_cannot_be_shrunk() {
 fn shared_memory_has_no_name_and_is_for_its_owner_alone() {
     use std::os::fd::AsRawFd;
     let region = HostRegion::shared(&small(2, 5000)).unwrap();
-    let fd = region.shared_fd().unwrap();
+    // SAFETY: it is only looked at.
+    let fd = unsafe { region.shared_fd() }.unwrap();
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
     assert_eq!(link.to_str(), Some("/memfd:kvo-host-region (deleted)"), "it is in no directory");
     assert_eq!(rustix::fs::fstat(fd).unwrap().st_mode & 0o777, 0o600);
@@ -243,7 +260,9 @@ fn a_wipe_leaves_zeros_but_where_somebody_reads_or_writes() {
 
 #[test]
 fn an_anonymous_region_has_no_descriptor() {
-    assert!(HostRegion::anonymous(&small(1, 1)).unwrap().shared_fd().is_none());
+    let region = HostRegion::anonymous(&small(1, 1)).unwrap();
+    // SAFETY: there is none.
+    assert!(unsafe { region.shared_fd() }.is_none());
 }
 
 fn stable() -> (Arc<HostRegion>, Arc<dyn StableMemory>) {
