@@ -87,6 +87,9 @@ pub struct HostRegion {
 impl HostRegion {
     /// Memory of this process alone, aligned to 2 MiB, filled with zeros.
     ///
+    /// A process that is forked off does not have it: else a fork would copy what is registered with a device, and let every
+    /// page be waited for once more.
+    ///
     /// # Errors
     /// [`RegionError::Zero`] and [`RegionError::Overflow`] name what is wrong with the options;
     /// [`RegionError::NotEnoughMemory`] says how much was asked for and how much there is; nothing is mapped then.
@@ -99,6 +102,9 @@ impl HostRegion {
             .map_err(|source| RegionError::System { operation: "map anonymous memory", source })?;
         let start = map.as_ptr() as usize;
         let offset = start.next_multiple_of(HUGE_PAGE_BYTES) - start;
+        if let Err(error) = map.advise(Advice::DontFork) {
+            tracing::warn!(%error, "a fork copies the host region; transfers will be slower after it");
+        }
         if options.huge_pages {
             advise_huge_pages(map.advise_range(Advice::HugePage, offset, total));
         }

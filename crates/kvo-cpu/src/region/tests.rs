@@ -206,6 +206,31 @@ fn populating_a_shared_region_leaves_its_bytes() {
     (0..3).for_each(|slot| check_filled(&second, slot, 7));
 }
 
+/// How often this thread has waited for a page so far.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[test]
+fn no_slot_waits_for_a_page_after_a_fork() {
+    use std::{os::unix::process::CommandExt, process::Command};
+    let region = HostRegion::anonymous(&RegionOptions { huge_pages: false, ..small(16, 1 << 20) }).unwrap();
+    let fill_all = |byte: u8| {
+        let before = faults();
+        (0..16).for_each(|slot| fill(&region, slot, byte));
+        faults() - before
+    };
+    assert!(fill_all(1) < 64, "all pages are there");
+    let mut command = Command::new("true");
+    // SAFETY: the closure does nothing. That there is one makes it a fork.
+    let status = unsafe { command.pre_exec(|| Ok(())) }.status().unwrap();
+    assert!(status.success());
+    let faults = fill_all(2);
+    assert!(faults < 64, "{faults} pages of {} were waited for", 16 << 8);
+}
+
 /// B43: whoever counts other slots is refused with both numbers.
 #[test]
 fn a_shared_region_of_another_size_or_unsealed_is_refused() {
