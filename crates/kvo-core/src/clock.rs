@@ -38,12 +38,27 @@ impl ManualClock {
     /// Moves the time forward.
     pub fn advance(&self, by: Duration) {
         let by_ns = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        self.now_ns.fetch_add(by_ns, Ordering::Relaxed);
+        let later = |now_ns: u64| Some(now_ns.saturating_add(by_ns));
+        let _ = self.now_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.now_ns.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_never_goes_back() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::MAX);
+        let last = clock.now();
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(clock.now(), last);
     }
 }
