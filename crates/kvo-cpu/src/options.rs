@@ -11,8 +11,8 @@ pub struct CpuOptions {
     pub num_slots: u32,
     /// A key is stored at its n-th offer; 1 stores everything at once. At least 1.
     pub store_threshold: u32,
-    /// Keys whose offers are counted for the threshold; beyond that the one not offered for longest is forgotten. At
-    /// least 1.
+    /// Keys whose offers are counted for the threshold, also those that are there; beyond that the one not offered for
+    /// longest is forgotten. At least 1.
     pub tracker_keys_max: u32,
     /// Whether to record events. If so, drain them: they are kept until they are taken.
     pub record_events: bool,

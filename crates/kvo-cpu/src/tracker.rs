@@ -1,4 +1,4 @@
-//! Counts how often absent keys were offered.
+//! Counts how often keys were offered, whatever the tier has of them.
 
 use std::collections::BTreeMap;
 
