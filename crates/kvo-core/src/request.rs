@@ -238,7 +238,8 @@ impl RequestContext {
     }
 
     /// As [`set_positions`](Self::set_positions), for keys that have none yet, behind all that have: nothing is looked
-    /// for, so that a request which grows costs what it grows by. Of a key that has one, it stays as it is.
+    /// for, so that a request which grows costs what it grows by. A key that has one already has two then, and which of them
+    /// is found depends on the keys that were asked for before.
     pub fn push_positions(&mut self, positions: impl IntoIterator<Item = (OffloadKey, u32)>) {
         self.positions.push(positions);
     }
@@ -339,6 +340,17 @@ mod tests {
         }
         assert_eq!(request.positions().len(), 3);
         assert!(!request.positions().were_replaced());
+    }
+
+    #[test]
+    fn a_key_whose_position_is_pushed_again_has_two() {
+        let key = |n| OffloadKey::new(crate::BlockHash::from_u64(n), crate::GroupIdx(0));
+        let mut request = RequestContext::new(RequestId(1));
+        request.push_positions([(key(1), 16), (key(2), 32)]);
+        request.push_positions([(key(1), 48)]);
+        let found = [1, 2, 1].map(|n| request.positions().end_token(&key(n)));
+        assert_eq!(found, [Some(16), Some(32), Some(48)]);
+        assert_eq!((request.positions().len(), request.positions().were_replaced()), (3, false));
     }
 
     #[test]
