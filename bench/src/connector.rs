@@ -146,6 +146,26 @@ impl<M: OffloadManager> Scheduler<M> {
         Ok(())
     }
 
+    /// All steps of the plan, `rest` after each: how long they took, and those of them in which every request stores.
+    fn decode_all(
+        &mut self,
+        plan: &ConnectorPlan,
+        mut rest: impl FnMut(&mut Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<[Vec<Duration>; 2]> {
+        let (mut times, mut storing, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+        for step in 0..plan.steps {
+            let (took, planned) = self.decode(plan, step, std::mem::take(&mut stored))?;
+            stored.extend(planned.stores.iter().map(|store| store.copy));
+            times.push(took);
+            if stored.len() == plan.requests as usize {
+                storing.push(took);
+            }
+            rest(self)?;
+        }
+        self.report(stored)?;
+        Ok([times, storing])
+    }
+
     /// Every request computes a token; says how long that took, and what it stores.
     fn decode(
         &mut self,
@@ -212,16 +232,7 @@ pub fn run_connector(plan: &ConnectorPlan, finished: u32) -> anyhow::Result<Conn
     for id in 0..u64::from(plan.requests) {
         scheduler.prefill(id, id, plan.tokens)?;
     }
-    let (mut times, mut storing, mut stored) = (Vec::new(), Vec::new(), Vec::new());
-    for step in 0..plan.steps {
-        let (took, planned) = scheduler.decode(plan, step, std::mem::take(&mut stored))?;
-        stored.extend(planned.stores.iter().map(|store| store.copy));
-        times.push(took);
-        if stored.len() == plan.requests as usize {
-            storing.push(took);
-        }
-    }
-    scheduler.report(stored)?;
+    let [times, storing] = scheduler.decode_all(plan, |_| Ok(()))?;
     let loads = (0..33)
         .map(|nth| scheduler.load(FIRST_FINISHED - 1 - nth, nth % u64::from(plan.requests), plan.tokens));
     let loads = loads.collect::<anyhow::Result<Vec<_>>>()?;

@@ -70,17 +70,7 @@ pub fn run_below(plan: &ConnectorPlan, dir: Option<&Path>) -> anyhow::Result<Bel
         scheduler.prefill(id, id, plan.tokens)?;
         scheduler.settle()?;
     }
-    let (mut times, mut storing, mut stored) = (Vec::new(), Vec::new(), Vec::new());
-    for step in 0..plan.steps {
-        let (took, planned) = scheduler.decode(plan, step, std::mem::take(&mut stored))?;
-        stored.extend(planned.stores.iter().map(|store| store.copy));
-        times.push(took);
-        if stored.len() == plan.requests as usize {
-            storing.push(took);
-        }
-        scheduler.settle()?;
-    }
-    scheduler.report(stored)?;
+    let [times, storing] = scheduler.decode_all(plan, Scheduler::settle)?;
     scheduler.settle()?;
     let (mut loads, mut first_steps) = (Vec::new(), Vec::new());
     for nth in 0..33 {
