@@ -58,10 +58,10 @@ const RUSTFLAGS: [&str; 8] = [
 ];
 
 /// Most inputs are lists of steps, and longer ones only slower. From the first run on they are of any length up to this. An
-/// input that runs for ten seconds hangs.
+/// input that runs for a minute hangs; a machine that is shared may stand still for seconds.
 const BYTES_MAX: u32 = 512;
 const LONG_BYTES_MAX: u32 = 3072;
-const LIBFUZZER: [&str; 4] = ["-len_control=0", "-timeout=10", "-print_final_stats=1", "-verbosity=1"];
+const LIBFUZZER: [&str; 4] = ["-len_control=0", "-timeout=60", "-print_final_stats=1", "-verbosity=1"];
 
 /// An input is kept for the numbers that it brings nearer to each other, too: that finds the words of a format. To those whose
 /// numbers are keys and counts it says nothing, and halves their pace.
