@@ -112,6 +112,9 @@ mod tests {
             NAMESPACE.names(None, Some(&x)).name(HASH),
             NAMESPACE.names(Some(&x), Some(&y)).name(HASH),
             NAMESPACE.names(Some(&y), Some(&x)).name(HASH),
+            // Where the salts alone differ.
+            NAMESPACE.names(None, Some(&y)).name(HASH),
+            NAMESPACE.names(Some(&x), Some(&x)).name(HASH),
             HASH,
         ];
         for (nth, name) in all.iter().enumerate() {

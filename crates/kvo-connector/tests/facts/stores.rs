@@ -161,10 +161,6 @@ fn parameters_say_what_is_read_and_what_is_stored() {
     assert_eq!(bench.loadable(2, 0), CHUNK);
     bench.begin(3, &prompt, with(|params| params.skip_reading = true));
     assert_eq!(bench.loadable(3, 0), 0);
-    bench.begin(4, &prompt, with(|params| params.salt = Some([1; 32])));
-    assert_eq!(bench.loadable(4, 0), 0);
-    bench.begin(8, &prompt, with(|params| params.adapter = Some([1; 32])));
-    assert_eq!(bench.loadable(8, 0), 0);
     bench.begin(5, &prompt, RequestParams::default());
     assert_eq!(bench.loadable(5, 0), 2 * CHUNK);
 
@@ -177,6 +173,24 @@ fn parameters_say_what_is_read_and_what_is_stored() {
     let params = with(|params| params.load_class = kvo_core::TransferClass::Store);
     let error = bench.connector.new_request(RequestId(7), 1, params).unwrap_err();
     assert!(matches!(error, ConnectorError::NoLoadClass { .. }), "{error}");
+}
+
+/// Each of them stores what it has computed, and finds that afterwards, and nothing before.
+#[test]
+fn requests_of_other_salts_and_adapters_find_nothing_of_each_other() {
+    let mut bench = bench(64);
+    let prompt = tokens(1, 2 * CHUNK + 1);
+    let [x, y] = [Some([1; 32]), Some([2; 32])];
+    let whose = [(None, None), (x, None), (y, None), (None, x), (None, y), (x, x), (x, y), (y, x), (y, y)];
+    for (nth, (adapter, salt)) in (0..).zip(whose) {
+        let params = || RequestParams { adapter, salt, ..RequestParams::default() };
+        bench.begin(2 * nth, &prompt, params());
+        assert_eq!(bench.loadable(2 * nth, 0), 0, "adapter {adapter:?}, salt {salt:?}");
+        let plan = bench.compute(2 * nth, 0, 2 * CHUNK);
+        bench.done(&plan);
+        bench.begin(2 * nth + 1, &prompt, params());
+        assert_eq!(bench.loadable(2 * nth + 1, 0), 2 * CHUNK, "adapter {adapter:?}, salt {salt:?}");
+    }
 }
 
 #[test]
