@@ -35,6 +35,8 @@ pub enum Plant {
     FailedLoadTakenForDone,
     /// Blocks of prompts that differ in their last token have one hash.
     HashesShared,
+    /// The connector is told one salt, whichever a request has.
+    SaltsShared,
     /// The loads of requests that were aborted are not ended at the manager.
     PinsLeaked,
     /// Nobody is told of an eviction.
@@ -47,7 +49,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::ChecksumIgnored,
         Self::WriteReportedEarly,
         Self::OlderRecovered,
@@ -63,6 +65,7 @@ impl Plant {
         Self::WorkerReportForAnother,
         Self::FailedLoadTakenForDone,
         Self::HashesShared,
+        Self::SaltsShared,
         Self::PinsLeaked,
         Self::EvictionUntold,
         Self::DeadlinesIgnored,

@@ -161,8 +161,8 @@ impl Engine {
             tokens.truncate(shared.max(1));
         }
         let params = RequestParams {
-            adapter: random.one_in(8).then_some([5; 32]),
-            salt: random.one_in(8).then_some([7; 32]),
+            adapter: random.one_in(8).then(|| [random.pick(&[5, 6]); 32]),
+            salt: random.one_in(8).then(|| [random.pick(&[7, 8]); 32]),
             load_tokens_max: random.one_in(8).then(|| random.small(30)),
             store_tokens_max: random.one_in(8).then(|| random.small(60)),
             prompt_only: random.one_in(6),
@@ -180,15 +180,19 @@ impl Engine {
     /// A prompt is to be answered.
     fn ask(&mut self, prompt: Prompt) {
         let num_tokens = u32::try_from(prompt.tokens.len()).expect("tokens are few");
+        let mut params = prompt.params.clone();
+        if self.plant == Some(Plant::SaltsShared) {
+            params.salt = params.salt.and(Some([7; 32]));
+        }
         // Numbers are used again; but not while a tier is still to get something of the last request that had it.
         let again = self.settled.pop_front().filter(|again| {
-            self.connector.new_request(RequestId(*again), num_tokens, prompt.params.clone()).is_ok()
+            self.connector.new_request(RequestId(*again), num_tokens, params.clone()).is_ok()
         });
         let id = again.unwrap_or(self.next);
         if again.is_none() {
             self.next += 1;
             self.connector
-                .new_request(RequestId(id), num_tokens, prompt.params.clone())
+                .new_request(RequestId(id), num_tokens, params)
                 .expect("no request had that number");
         }
         if self.prompts.len() == PROMPTS_REMEMBERED {

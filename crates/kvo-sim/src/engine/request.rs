@@ -90,9 +90,10 @@ impl Request {
 
     /// The weights of `epoch` compute some tokens behind what is there, or did so for whoever stored them.
     pub(crate) fn compute(&mut self, tokens: Range<u32>, epoch: u64) {
-        // What has a salt or an adapter is never to be taken for what has none, or for what has the other.
+        // What has a salt or an adapter is never to be taken for what has none, or another.
         let RequestParams { adapter, salt, .. } = &self.prompt.params;
-        let first = 1 + u64::from(salt.is_some()) + 2 * u64::from(adapter.is_some());
+        let [adapter, salt] = [adapter, salt].map(|of| of.map_or(0, |bytes| 1 + u64::from(bytes[0])));
+        let first = mix(1 + salt + (adapter << 32));
         for nth in tokens.start as usize..tokens.end as usize {
             let before = if nth == 0 { first } else { self.prefixes[nth - 1] };
             let token = u64::from(self.tokens[nth]) + 1;
