@@ -1,8 +1,9 @@
-//! What is left of kvo when it ends before it is whole: no thread, no descriptor, no lock. One test, as it counts what the
-//! process has.
+//! What is left of kvo when it ends before it is whole: no thread, no descriptor, no lock, no new file. One test, as it
+//! counts what the process has.
 
 use std::{
     fs,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -15,13 +16,18 @@ use kvo_cuda::BlockLayout;
 
 const LONG: Duration = Duration::from_mins(1);
 
-fn build(model: &str, dir: &std::path::Path) -> Result<Offload, BuildError> {
+fn build(model: &str, dir: &Path) -> Result<Offload, BuildError> {
+    build_over(model, &[dir])
+}
+
+fn build_over(model: &str, dirs: &[&Path]) -> Result<Offload, BuildError> {
     let chunk = ChunkLayout::new(1, 1, 4096, 1).unwrap();
     let layout = BlockLayout::layer_first(&chunk, 8, 8 * chunk.block_bytes()).unwrap();
     let mut config = OffloadConfig::new(8 * chunk.chunk_bytes());
     config.cpu.huge_pages = false;
     config.device.kind = DeviceKind::Host;
-    config.nvme = Some(NvmeConfig::new(dir, 8 * chunk.chunk_bytes()));
+    let dirs = dirs.iter().map(|dir| dir.to_path_buf()).collect();
+    config.nvme = Some(NvmeConfig { dirs, ..NvmeConfig::new("", 8 * chunk.chunk_bytes()) });
     let identity = EngineIdentity::new(model, "a byte", 1);
     Offload::builder(config, identity, layout, vec![GroupOptions::full(16)], 16).build()
 }
@@ -80,4 +86,14 @@ fn whatever_ends_while_it_is_made_leaves_nothing() {
     check_nothing_is_left(before, "a worker that could not be made");
     drop(build("example", dir.path()).unwrap());
     check_nothing_is_left(before, "opened again");
+    // Of two directories the second is not there, or is no directory.
+    let empty = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for second in [&empty.path().join("missing"), &file] {
+        let error = build_over("example", &[empty.path(), second]).unwrap_err();
+        assert!(matches!(error, BuildError::Nvme(_)), "{error}");
+        assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0, "{error}");
+        check_nothing_is_left(before, "a directory that cannot be had");
+    }
 }
