@@ -243,7 +243,7 @@ impl<P: CachePolicy> MemoryTier<P> {
 
     fn end(&mut self, ended: Ended) -> Option<TierCompletion> {
         let mut open = self.open.remove(&ended.id)?;
-        let num_copied = open.reads.len() + open.writes.len();
+        let num_copied = (open.reads.len() + open.writes.len()).saturating_sub(ended.failed.len());
         let relied = !open.relies_on.is_empty();
         for slot in open.reads {
             let entry = &mut self.entries[slot.0 as usize];

@@ -115,8 +115,8 @@ pub(crate) struct EndedJob {
     pub(crate) outcome: TierOutcome,
     /// Slots of the job that the tier may still touch, in ascending order.
     held: Vec<SlotId>,
-    /// Chunks that were copied.
-    copied: usize,
+    /// Chunks that were copied, if not all that arrived.
+    copied: Option<usize>,
 }
 
 /// A job that a tier has reported, and some of whose slots it may still touch.
@@ -132,7 +132,6 @@ struct LateJob {
 impl EndedJob {
     fn new(job: OpenJob, report: TierCompletion) -> Self {
         let TierCompletion { job: id, mut outcome, mut held, copied } = report;
-        let copied = copied.unwrap_or(job.holds.len());
         if let TierOutcome::Partial { failed } = &mut outcome {
             failed.sort_unstable();
         }
@@ -154,13 +153,16 @@ impl EndedJob {
         if failed { TransferResult::Failed } else { TransferResult::Done }
     }
 
-    /// Whether the report fits the job: every key and every slot that it names is of the job, and the chunks of held
-    /// slots have failed.
+    /// Whether the report fits the job: every key and every slot that it names is of the job, the chunks of held slots
+    /// have failed, and no more was copied than there is.
     ///
     /// # Errors
     /// What does not fit.
     fn check(&self) -> Result<(), &'static str> {
         let holds = &self.job.holds;
+        if self.copied.is_some_and(|copied| copied > holds.len()) {
+            return Err("more copies than its job has chunks");
+        }
         if let TierOutcome::Partial { failed } = &self.outcome {
             let keys: HashSet<OffloadKey> = holds.iter().map(TierHold::key).collect();
             if !failed.iter().all(|key| keys.contains(key)) {
@@ -534,9 +536,10 @@ impl Tiers {
             if way.gate.on_done(ended.id) {
                 way.gauge.restart();
             }
+            let num_copied = ended.copied.unwrap_or(job.holds.len() - num_failed);
             // That nothing had to be copied says nothing of how fast it would have been.
-            if ended.copied > 0 {
-                way.gauge.took(ended.copied as u64 * self.chunk_bytes, time);
+            if num_copied > 0 {
+                way.gauge.took(num_copied as u64 * self.chunk_bytes, time);
             }
         }
         let num_held = job.holds.iter().filter(|hold| ended.is_held(hold.slot())).count();

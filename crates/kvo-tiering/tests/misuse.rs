@@ -172,6 +172,19 @@ fn a_report_with_a_key_that_the_job_does_not_have_fails_the_whole_job() {
     check_quiet(&manager);
 }
 
+#[test]
+fn a_report_of_more_copies_than_the_job_has_chunks_fails_the_whole_job() {
+    for num in [3, usize::MAX] {
+        let (mut manager, world, mut req, read, _) = with_open_jobs();
+        world.report(0, TierCompletion::done(read).with_copied(num));
+        assert_eq!(lookups(&mut manager, &mut req, &keys([1, 2])), [Miss, Miss]);
+        assert_eq!(invalid_reports(&manager.stats()), [1, 0]);
+        finish(&mut manager, &mut req);
+        serve(&mut manager, &world);
+        check_quiet(&manager);
+    }
+}
+
 /// B07: between a slot and its job there is no way out that keeps the slot.
 #[test]
 fn a_tier_that_takes_no_jobs_leaves_no_hold_and_its_chunks_are_misses() {

@@ -668,6 +668,28 @@ fn a_job_that_had_nothing_to_copy_does_not_make_a_slow_tier_fast() {
 }
 
 #[test]
+fn chunks_that_did_not_come_do_not_make_a_slow_tier_fast() {
+    let marks = Watermarks { low: SECOND, high: 100 * SECOND };
+    let pressure = PressureOptions { writes: Some(marks), ..PressureOptions::NONE };
+    let (world, tiers) = World::new(&[Spec::chunk_level("disk")]);
+    let (clock, options) = (ManualClock::default(), TieringOptions::new(1 << 20).with_pressure(pressure));
+    let primary = with_policy(8, Lru::new(8));
+    let manager = TieringManager::new(primary, tiers, options, Box::new(clock.clone())).unwrap();
+    let mut bench = Bench { manager, world, clock };
+    let mut req = begin(&mut bench.manager, 1);
+    store(&mut bench.manager, &mut req, &keys([1, 2]));
+    bench.clock.advance(8 * SECOND);
+    bench.end_all(|job| TierCompletion::except(job.id, vec![key(2)]));
+    // Eight seconds for one MiB, and the weight of a job is an eighth.
+    assert_eq!(bench.tier().write_per_mib, SECOND);
+    store(&mut bench.manager, &mut req, &keys([3, 4]));
+    bench.end_all(|job| TierCompletion::except(job.id, keys([3, 4]).to_vec()));
+    assert_eq!(bench.tier().write_per_mib, SECOND, "nothing came");
+    finish(&mut bench.manager, &mut req);
+    check_quiet(&bench.manager);
+}
+
+#[test]
 fn a_write_that_does_not_end_counts_by_its_age() {
     let marks = Watermarks { low: SECOND, high: 2 * SECOND };
     let mut bench = bench(64, PressureOptions { writes: Some(marks), ..PressureOptions::NONE });
