@@ -38,6 +38,8 @@ pub struct MemoryTier<P> {
     events: Vec<OffloadEvent>,
     work: Sender<Work>,
     results: Receiver<Ended>,
+    /// The worker is gone, and what it had was forgotten.
+    is_lost: bool,
 }
 
 /// A chunk that the tier has or is getting.
@@ -140,6 +142,7 @@ impl<P: CachePolicy> MemoryTier<P> {
             events: Vec::new(),
             work,
             results,
+            is_lost: false,
         };
         let worker =
             MemoryTierWorker { bytes: HashMap::new(), work: work_receiver, results: results_sender, memory };
@@ -331,6 +334,9 @@ impl<P: CachePolicy> SecondaryTier for MemoryTier<P> {
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => break,
             }
+        }
+        if std::mem::replace(&mut self.is_lost, true) {
+            return;
         }
         // The worker is gone, and every byte with it.
         let mut open: Vec<JobId> = self.open.drain().map(|(id, _)| id).collect();

@@ -2,7 +2,13 @@
 
 mod support;
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+};
 
 use kvo_core::{
     EventKind, HostMemory, JobId, LookupResult, ManualClock, Medium, OffloadEvent, OffloadKey,
@@ -213,9 +219,9 @@ fn a_chunk_that_is_being_written_counts_against_the_capacity() {
     assert_eq!(bed.found(), [1, 2]);
 }
 
-/// The plainest policy there can be: it is told nothing of pins.
+/// The plainest policy there can be: it is told nothing of pins. Counts how often it was cleared.
 #[derive(Debug, Default)]
-struct Fifo(Vec<SlotId>);
+struct Fifo(Vec<SlotId>, Arc<AtomicU32>);
 
 impl CachePolicy for Fifo {
     fn insert(
@@ -248,6 +254,7 @@ impl CachePolicy for Fifo {
 
     fn clear(&mut self) {
         self.0.clear();
+        self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -336,6 +343,25 @@ fn the_jobs_of_a_worker_that_goes_away_fail() {
     let mut done = Vec::new();
     tier.poll(&mut done);
     assert_eq!(done, [TierCompletion::failed(job)]);
+}
+
+/// To clear a policy takes time for each chunk that the tier has room for.
+#[test]
+fn a_worker_that_goes_away_is_noticed_once() {
+    let policy = Fifo::default();
+    let clears = Arc::clone(&policy.1);
+    let mut bed = Bed::with_policy(4, policy);
+    bed.write(1, &[1]);
+    bed.work();
+    let job = bed.job(2, TierDirection::Write, &[(2, SlotId(2))]);
+    let Bed { mut tier, worker, .. } = bed;
+    drop(worker);
+    for _ in 0..3 {
+        tier.poll(&mut Vec::new());
+        tier.submit(job.clone()).expect_err("nobody would copy");
+    }
+    assert_eq!(clears.load(Ordering::Relaxed), 1);
+    assert_eq!(tier.num_ready(), 0);
 }
 
 #[test]
