@@ -7,9 +7,9 @@ use std::{
 };
 
 use kvo_core::{
-    BlockHash, GroupIdx, JobRejected, LookupResult, ManualClock, Medium, OffloadKey, OffloadManager,
-    RejectReason, RequestContext, RequestId, SecondaryTier, StoreOutcome, TierCompletion, TierJob,
-    TierLookup, TransferResult,
+    BlockHash, EventKind, GroupIdx, JobRejected, LookupResult, ManualClock, Medium, OffloadKey,
+    OffloadManager, RejectReason, RequestContext, RequestId, SecondaryTier, StoreOutcome, TierCompletion,
+    TierJob, TierLookup, TransferResult,
 };
 use kvo_cpu::{CpuManager, CpuOptions};
 use kvo_policies::Lru;
@@ -112,6 +112,25 @@ fn what_tiers_report_at_the_end_is_taken_in_and_what_they_do_not_is_counted() {
         (0, 1, 0),
         "the slot of the promotion is free"
     );
+}
+
+#[test]
+fn a_promotion_that_was_queued_at_the_end_is_discarded() {
+    let primary =
+        CpuManager::new(CpuOptions { record_events: true, ..CpuOptions::new(8) }, Lru::new(8)).unwrap();
+    let (clock, log) = (ManualClock::default(), Log::default());
+    let (takes, jobs) = (Duration::ZERO, Vec::new());
+    let tier = Tier { name: "a", takes, fails: false, clock: clock.clone(), log, jobs, has_ended: false };
+    let options = TieringOptions::new(1);
+    let mut manager = TieringManager::new(primary, vec![Box::new(tier)], options, Box::new(clock)).unwrap();
+    let mut req = RequestContext::new(RequestId(1));
+    manager.new_request(&mut req).unwrap();
+    assert_eq!(manager.lookup(&mut req, &key(1)), LookupResult::HitPending);
+    manager.shut_down(Duration::from_secs(1));
+    let mut events = Vec::new();
+    manager.take_events(&mut events);
+    let events: Vec<_> = events.into_iter().map(|event| (event.kind, event.keys)).collect();
+    assert_eq!(events, [(EventKind::Discarded, vec![key(1)])]);
 }
 
 #[test]

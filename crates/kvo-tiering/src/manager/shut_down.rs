@@ -12,12 +12,15 @@ impl<P: CachePolicy> TieringManager<P> {
     /// What they report on the way unpins and frees slots as ever.
     pub(super) fn shut_down_tiers(&mut self, timeout: Duration) -> ShutDown {
         self.is_shut_down = true;
+        let mut lost = Vec::new();
         for QueuedPromotion { hold, .. } in self.take_queued() {
             // Nothing is copied yet.
-            self.turns.fail(&[hold.key()]);
+            lost.push(hold.key());
             let released = self.primary.release(hold, TransferResult::Failed);
             released.expect("the holds of promotions are the primary's own");
         }
+        self.primary.record_promotions(&[], &lost);
+        self.turns.fail(&lost);
         for request in self.requests.values_mut() {
             request.parked.clear();
         }
