@@ -38,8 +38,9 @@ struct Way {
     chunks: usize,
     /// Of them, those of jobs that are overdue, and those that are held: nobody knows whether they ever come back.
     stuck: usize,
-    /// Chunks that are to be in a job at the end of the step.
+    /// Chunks that are to be in a job at the end of the step, and whose the last of them is.
     queued: usize,
+    queued_for: Option<Owner>,
 }
 
 impl Way {
@@ -227,6 +228,7 @@ impl Tiers {
             chunks: 0,
             stuck: 0,
             queued: 0,
+            queued_for: None,
         };
         let cascade_chunks_max = pressure.cascade_share.map(|percent| {
             let chunks = u64::from(num_slots) * u64::from(percent) / 100 / tiers.len().max(1) as u64;
@@ -286,12 +288,16 @@ impl Tiers {
     }
 
     /// A chunk is to be brought by a tier.
-    pub(crate) fn queue(&mut self, tier: usize) {
-        self.all[tier].reads.queued += 1;
+    pub(crate) fn queue(&mut self, tier: usize, of: Owner) {
+        let Way { queued, queued_for, .. } = &mut self.all[tier].reads;
+        *queued += 1;
+        *queued_for = Some(of);
     }
 
     pub(crate) fn none_queued(&mut self) {
-        self.all.iter_mut().for_each(|tier| tier.reads.queued = 0);
+        for Tier { reads, .. } in &mut self.all {
+            (reads.queued, reads.queued_for) = (0, None);
+        }
     }
 
     /// Chunks that a tier is to bring, or may be bringing still; and those of them of which nobody knows whether they ever
@@ -301,9 +307,10 @@ impl Tiers {
         (chunks + queued, *stuck)
     }
 
-    /// Whether only one more job may go to fetch chunks from a tier, to try it.
-    pub(crate) fn is_tried(&self, tier: usize) -> bool {
-        self.all[tier].reads.gate.is_fenced()
+    /// Whether only one more job may go to fetch chunks from a tier, to try it, and is to be another request's.
+    pub(crate) fn is_tried_by_another(&self, tier: usize, of: Owner) -> bool {
+        let Way { gate, queued_for, .. } = &self.all[tier].reads;
+        gate.is_fenced() && queued_for.is_some_and(|tries| tries != of)
     }
 
     /// Whether reads from a tier are so slow that the next request is to do without.

@@ -57,8 +57,7 @@ impl<P: CachePolicy> TieringManager<P> {
 
     /// Whether a tier is asked. One that is fenced off is tried by the chunks of one request.
     fn may_read(&self, tier: usize, of: Owner, now: Duration) -> bool {
-        let is_anothers = |queued: &QueuedPromotion| queued.tier == tier && queued.of != of;
-        self.tiers.may_read(tier, now) && !(self.tiers.is_tried(tier) && self.queued.iter().any(is_anothers))
+        self.tiers.may_read(tier, now) && !self.tiers.is_tried_by_another(tier, of)
     }
 
     /// Whether the request is to do without a tier that is slow to read. That is decided once.
@@ -107,7 +106,7 @@ impl<P: CachePolicy> TieringManager<P> {
         self.lose(evicted.as_slice(), now);
         self.turns.begin(of, *key);
         let end_token = req.positions().end_token(key);
-        self.tiers.queue(tier);
+        self.tiers.queue(tier, of);
         self.queued.push(QueuedPromotion { tier, of, hold, end_token });
         self.decide(of, key, LookupResult::HitPending)
     }
