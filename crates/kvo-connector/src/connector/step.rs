@@ -201,6 +201,7 @@ impl<M: OffloadManager> Connector<M> {
         }
         // One chunk is enough to know that it is too early: many may wait for the same ones.
         if let Some(key) = request.stores_behind.take()
+            && !copies.is_lost(&key)
             && manager.peek(&key) == LookupResult::HitPending
         {
             request.stores_behind = Some(key);

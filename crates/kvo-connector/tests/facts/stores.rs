@@ -371,6 +371,18 @@ fn chunks_that_were_held_are_offered_again() {
     assert_eq!(bench.connector.counts().evictable, 3, "no tail without its head");
 }
 
+/// Nobody knows when a device lets go, and a window has use for what comes behind.
+#[test]
+fn a_chunk_that_a_device_holds_on_to_for_another_request_is_not_waited_for() {
+    let mut bench = bench_with(8, |options| options.groups[0] = GroupOptions::window(CHUNK, 4 * CHUNK));
+    bench.begin(1, &tokens(1, 2 * CHUNK), RequestParams::default());
+    let store = bench.compute(1, 0, CHUNK).stores[0].copy;
+    bench.begin(2, &tokens(1, 3 * CHUNK), RequestParams::default());
+    assert_eq!(num_chunks(&bench.compute(2, 0, CHUNK)), 0, "it is pending");
+    bench.report(store, CopyResult::FailedAndHeld);
+    assert_eq!(num_chunks(&bench.compute(2, CHUNK, 2 * CHUNK)), 1, "as of whoever comes now");
+}
+
 #[test]
 fn chunks_whose_store_by_another_request_failed_are_offered_again() {
     let mut bench = bench(8);
