@@ -123,6 +123,7 @@ impl<M: OffloadManager> Connector<M> {
         for (id, request) in &mut self.requests {
             request.matched = None;
             request.waits_for = None;
+            request.asks_since = None;
             request.stores_behind = None;
             if request.give_up_load() {
                 // Nobody will say whether what it brings is there.

@@ -1,8 +1,10 @@
 //! Weights that change under requests that run.
 
+use std::time::Duration;
+
 use kvo_connector::{
-    ConnectorError, CopyOutcome, CopyResult, EventDetail, Namespace, RequestParams, StepInput, StepPlan,
-    VoidLoad,
+    ConnectorError, CopyOutcome, CopyResult, EventDetail, Namespace, PrefixMatch, RequestParams, StepInput,
+    StepPlan, VoidLoad,
 };
 use kvo_core::{EventKind, RequestId};
 
@@ -72,6 +74,30 @@ fn a_request_that_has_not_begun_is_served_as_if_it_came_after_the_change() {
     bench.done(&plan);
     bench.begin(2, &tokens(1, 4 * CHUNK), RequestParams::default());
     assert_eq!(bench.loadable(2, 0), 3 * CHUNK);
+}
+
+/// What it has waited for is gone, and it waits for something else.
+#[test]
+fn patience_begins_anew_behind_a_reset() {
+    for epoch in [1, 2] {
+        let mut bench = bench(16);
+        bench.begin(1, &tokens(1, CHUNK), RequestParams::default());
+        let store = bench.compute(1, 0, CHUNK).stores[0].copy;
+        bench.begin(2, &tokens(1, 2 * CHUNK), RequestParams::default());
+        let asks = |bench: &mut Bench| bench.connector.match_prefix(RequestId(2), 0).unwrap();
+        assert_eq!(asks(&mut bench), PrefixMatch::AskAgain);
+        bench.clock.advance(Duration::from_millis(900));
+        if epoch == 1 {
+            bench.connector.reset();
+        } else {
+            bench.connector.reset_to(epoch).unwrap();
+        }
+        bench.report(store, CopyResult::Done);
+        bench.begin(3, &tokens(1, CHUNK), RequestParams::default());
+        assert_eq!(num_chunks(&bench.compute(3, 0, CHUNK)), 1);
+        bench.clock.advance(Duration::from_millis(200));
+        assert_eq!(asks(&mut bench), PrefixMatch::AskAgain, "epoch {epoch}");
+    }
 }
 
 #[test]
