@@ -31,8 +31,10 @@ pub(crate) struct Worker {
 impl Worker {
     /// Moves one chunk. Never panics: a panic in the memory or the file becomes a fault of this chunk.
     pub(crate) fn run(&self, op: Op) -> OpDone {
-        let result = catch_unwind(AssertUnwindSafe(|| self.transfer(&op)))
-            .unwrap_or(Err(Fault::Engine("the I/O thread panicked")));
+        let result = catch_unwind(AssertUnwindSafe(|| self.transfer(&op))).unwrap_or_else(|_| {
+            tracing::error!("an I/O thread panicked: a chunk fails");
+            Err(Fault::Engine("the I/O thread panicked"))
+        });
         OpDone { op, result }
     }
 

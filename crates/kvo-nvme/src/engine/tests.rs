@@ -5,6 +5,8 @@ mod faults;
 mod limits;
 mod moves;
 mod slow;
+#[expect(unsafe_code, reason = "it hands out the claims of a region as its own")]
+mod unruly;
 
 use std::{
     fs::{File, OpenOptions},

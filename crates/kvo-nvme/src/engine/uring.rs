@@ -24,6 +24,7 @@ mod ticket;
 use std::{
     fs::File,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
@@ -169,7 +170,9 @@ impl Uring {
     ) -> Result<(), OpenError> {
         let (index, alive) = (self.threads.len(), alive.clone());
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            work();
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                tracing::error!(name = thread::current().name(), "a thread panicked: what it had fails");
+            }
             drop(alive);
         });
         let thread = thread.map_err(|source| OpenError::Thread { index, num_threads: index + 1, source })?;
@@ -201,7 +204,7 @@ impl Engine for Uring {
         match self.ended.recv_timeout(timeout) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
                 for thread in self.threads.drain(..) {
-                    // A panic of a thread was reported by the ops that it had.
+                    // A panic of a thread was logged, and reported by the ops that it had.
                     let _ = thread.join();
                 }
                 // Ops whose thread could not wait for its ring any more.

@@ -4,7 +4,10 @@ use std::io::ErrorKind;
 
 use rustix::fs::{SealFlags, fcntl_add_seals};
 
-use super::*;
+use super::{
+    unruly::{Call, Unruly},
+    *,
+};
 use crate::tests::Trap;
 
 #[test]
@@ -113,6 +116,34 @@ fn a_panic_of_the_memory_fails_its_chunk_and_the_thread_goes_on() {
         }
     }
     rig.stop();
+}
+
+#[test]
+fn a_panic_of_the_memory_on_a_checksum_thread_fails_its_chunk_and_the_thread_goes_on() {
+    let rings = KINDS.into_iter().filter(|kind| kind.engine == EngineKind::Uring);
+    for kind in rings.filter(|&kind| works(kind)) {
+        let mut memory = None;
+        let wrap = |region| -> Arc<dyn HostMemory> { memory.insert(Unruly::new(region)).clone() };
+        let mut rig = Rig::over(kind, 1, 4, wrap).unwrap();
+        let memory = memory.unwrap();
+        for _ in 0..3 {
+            let sum = rig.write(1, 1, tenant(1));
+            let read = Action::Read { checksum: sum };
+            for (calls, slot, action) in [
+                (&[Call::Bytes][..], 2, Action::Write),
+                (&[Call::Bytes], 1, read),
+                (&[Call::Release], 1, read),
+                (&[Call::Bytes, Call::Release], 1, read),
+            ] {
+                memory.panic_at(calls);
+                let fault = rig.run(3, slot, tenant(1), action).unwrap_err();
+                assert!(matches!(fault, Fault::Engine(_)), "{calls:?}: {fault}");
+                assert_eq!(memory.panics_left(), []);
+                rig.run(3, slot, tenant(1), action).unwrap();
+            }
+        }
+        rig.stop();
+    }
 }
 
 #[test]

@@ -54,6 +54,10 @@ impl Claims {
     }
 }
 
-fn caught<T>(claim: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    catch_unwind(AssertUnwindSafe(claim)).unwrap_or(Err(Fault::Engine("the host memory panicked")))
+/// Does what calls the host memory. A panic of it is a fault, and in the log.
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!("the host memory panicked: a chunk fails");
+        Err(Fault::Engine("the host memory panicked"))
+    })
 }

@@ -4,11 +4,13 @@
 //! They serve all devices, and are given writes by a device only as it has room for them: so no device fills their
 //! queue. A read that has come from its device goes before a write that is still to go to one.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use kvo_core::{ReadClaim, WriteClaim};
 
 use super::{
-    claims::Claims,
+    claims::{Claims, caught},
     device::{Inbox, Work},
     ticket::Ticket,
 };
@@ -102,7 +104,7 @@ impl Sums {
         (to_sums, Self { unsummed, unchecked, claims })
     }
 
-    /// Works until every device has ended.
+    /// Works until every device has ended. A panic costs the chunk that it came with.
     pub(super) fn run(self) {
         loop {
             select_biased! {
@@ -111,22 +113,43 @@ impl Sums {
                     Err(_) => break,
                 },
                 recv(self.unsummed) -> write => match write {
-                    Ok(write) => write.prepare(&self.claims),
+                    Ok(write) => self.prepare(write),
                     Err(_) => break,
                 },
             }
         }
         // One of the two is empty for good; what the other still has is done with.
         self.unchecked.iter().for_each(|read| self.compare(read));
-        self.unsummed.iter().for_each(|write| write.prepare(&self.claims));
+        self.unsummed.iter().for_each(|write| self.prepare(write));
+    }
+
+    fn prepare(&self, write: Unsummed) {
+        on_its_own(|| write.prepare(&self.claims));
     }
 
     /// Compares the checksum of a read, and reports it.
     fn compare(&self, read: Unchecked) {
         let Unchecked { mut claim, ticket, written } = read;
-        let found = self.claims.sum(&ticket.op().tenant, claim.bytes_mut());
-        drop(claim);
-        ticket.report(if found == written { Ok(found) } else { Err(Fault::Checksum { written, found }) });
+        on_its_own(|| {
+            let found = caught(|| Ok(self.claims.sum(&ticket.op().tenant, claim.bytes_mut())));
+            // Memory that panicked may do so again here, which is the same chunk's loss.
+            let given_back = caught(|| {
+                drop(claim);
+                Ok(())
+            });
+            ticket.report(match (found, given_back) {
+                (Ok(found), Ok(())) if found != written => Err(Fault::Checksum { written, found }),
+                (found, given_back) => given_back.and(found),
+            });
+        });
+    }
+}
+
+/// Does what is to be done for a chunk. Whatever panics in it, the next chunk's turn comes: what is dropped then, its
+/// ticket too, reports itself.
+fn on_its_own(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!("a checksum thread panicked: a chunk fails");
     }
 }
 
