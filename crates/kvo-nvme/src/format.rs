@@ -37,6 +37,9 @@ const EPOCH_SHIFT: u32 = 40;
 /// The last epoch whose generations fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX >> EPOCH_SHIFT;
 
+/// The epoch of a store whose records are being emptied: no record is of it, and none of an earlier one.
+pub(crate) const WIPED_EPOCH: u64 = 0;
+
 /// The highest number of a superblock: one more for each write of one, and none of ours writes so many.
 pub(crate) const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 

@@ -13,7 +13,8 @@ pub(crate) struct Superblock {
     pub(crate) id: StoreId,
     /// One more at each write of a superblock; the valid one with the higher number counts.
     pub(crate) sequence: u64,
-    /// One more at each opening; the upper part of the generations written since.
+    /// One more at each opening, from 1; the upper part of the generations written since. [`WIPED_EPOCH`](super::WIPED_EPOCH)
+    /// while a wipe empties the records.
     pub(crate) epoch: u64,
     pub(crate) chunk_bytes: u64,
     /// From one slot of a data file to the next.

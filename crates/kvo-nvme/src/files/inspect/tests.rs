@@ -454,6 +454,108 @@ fn a_wipe_that_is_killed_anywhere_among_the_slots_leaves_an_empty_store_that_is_
     }
 }
 
+/// An index whose machine loses power after so many bytes.
+struct Dying<'a> {
+    file: &'a fs::File,
+    bytes_left: Mutex<usize>,
+    /// What was written since the last sync.
+    unsynced: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// Whether of these only the last reaches the device, and not all.
+    loses: bool,
+}
+
+impl ChunkFile for Dying<'_> {
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        unreachable!("nothing is read")
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let (mut left, mut unsynced) = (self.bytes_left.lock().unwrap(), self.unsynced.lock().unwrap());
+        let taken = bytes.len().min(*left);
+        *left -= taken;
+        unsynced.push((offset, bytes[..taken].to_vec()));
+        if *left > 0 {
+            return Ok(taken);
+        }
+        let first = if self.loses { unsynced.len() - 1 } else { 0 };
+        for (offset, bytes) in &unsynced[first..] {
+            self.file.write_all_at(bytes, *offset)?;
+        }
+        Err(Errno::NODEV.into())
+    }
+}
+
+impl StableFile for Dying<'_> {
+    fn sync(&self) -> io::Result<()> {
+        for (offset, bytes) in self.unsynced.lock().unwrap().drain(..) {
+            self.file.write_all_at(&bytes, offset)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has a wipe end when the index has taken so many bytes; whether it did.
+fn wipe_until(inspection: &Inspection, bytes: usize, loses: bool) -> bool {
+    let Inspection { superblock, block, index, .. } = inspection;
+    let before = wipe::Before { newest: superblock, block: *block, epoch: superblock.epoch };
+    let bytes_left = Mutex::new(bytes);
+    let file = Dying { file: &index.file, bytes_left, unsynced: Mutex::default(), loses };
+    wipe::drop_chunks(&file, &before, &[20]).is_err()
+}
+
+#[test]
+fn a_wipe_that_is_killed_anywhere_among_the_records_leaves_an_empty_store_that_is_wiped_by_the_next() {
+    let sector = 512;
+    // Two superblocks, and what lies behind them.
+    let num_bytes = usize::try_from(index_bytes(NUM_SLOTS)).unwrap();
+    for loses in [false, true] {
+        for bytes in (sector..=num_bytes).step_by(sector) {
+            let rig = Rig::filled(1);
+            let inspection = rig.inspect();
+            write_record(&inspection, 20, RecordState::Quarantined);
+            assert!(wipe_until(&inspection, bytes, loses), "killed after {bytes} bytes");
+            drop(inspection);
+            let has_begun = bytes >= BLOCK_BYTES;
+            let num_chunks = if has_begun { 0 } else { 10 };
+            let contents = rig.contents();
+            assert_eq!(
+                (contents.chunks.len(), contents.quarantined),
+                (num_chunks, vec![20]),
+                "after {bytes} bytes"
+            );
+            // Every third is wiped without having been opened.
+            if bytes % (3 * sector) != 0 {
+                let report = rig.report();
+                assert_eq!((report.chunks, report.damaged_records), (u32::try_from(num_chunks).unwrap(), 0));
+                // Nor once that opening has been closed, and in later epochs.
+                assert_eq!(rig.report().chunks, report.chunks);
+            } else if has_begun {
+                // The next one is killed too, in its first sector.
+                assert!(wipe_until(&rig.inspect(), sector, loses));
+                let contents = rig.contents();
+                assert_eq!((contents.chunks.len(), contents.quarantined), (0, vec![20]));
+                assert_eq!(rig.report().chunks, 0);
+            }
+            assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+            assert!(!has_anything(&rig) && rig.report().clean);
+        }
+    }
+    assert!(!wipe_until(&Rig::filled(1).inspect(), num_bytes + 1, false), "there was no more to write");
+}
+
+#[test]
+fn a_wipe_leaves_the_epoch_and_a_wipe_of_what_a_killed_one_left_too() {
+    let rig = Rig::filled(1);
+    rig.report();
+    let epoch = rig.inspect().info().epoch;
+    assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+    assert_eq!(rig.inspect().info().epoch, epoch, "no generation comes twice");
+    assert!(wipe_until(&rig.inspect(), 2 * BLOCK_BYTES, false));
+    assert_eq!(rig.inspect().info().epoch, 0);
+    assert!(rig.inspect().wipe(&mut |_| true).unwrap());
+    assert_eq!(rig.inspect().info().epoch, epoch);
+}
+
 #[test]
 fn a_wipe_that_is_stopped_says_so() {
     let rig = Rig::filled(3);

@@ -11,12 +11,14 @@ use crate::{
     file::{StableFile, write_all_at},
     files::{
         aligned::AlignedBytes,
+        block_start,
+        judge::{as_if_lost, read_superblock},
         system::{set_direct, try_io},
         write_superblock,
     },
     format::{
-        BLOCK_BYTES, DATA_START, RECORDS_START, RecordState, StoreState, Superblock, index_bytes, order_sum,
-        record_start,
+        BLOCK_BYTES, DATA_START, RECORD_BYTES, RECORDS_START, RecordState, StoreState, Superblock,
+        WIPED_EPOCH, index_bytes, newest, order_sum, record_start,
     },
     health::{StoreVerdict, Task, classify_io},
     options::Geometry,
@@ -26,9 +28,9 @@ impl Inspection {
     /// Empties every record, then writes zeros over every slot, and sees both to the device; says whether all of it was
     /// done. `progress` is told of the bytes of slots, as they are written; if it answers `false`, that is enough.
     ///
-    /// From when it is first told of any, no chunk is found, also if this is killed: the store opens again, empty. Once it has
-    /// said `true`, no byte of a chunk is in the files either. It is to be called again if it has not. What a device or a
-    /// file system keeps of bytes that were overwritten is theirs to say.
+    /// From the first superblock on that it writes, no chunk is found, also if this is killed: the store opens again,
+    /// empty. Once it has said `true`, no byte of a chunk is in the files either. It is to be called again if it has not.
+    /// What a device or a file system keeps of bytes that were overwritten is theirs to say.
     ///
     /// What the device does not let be overwritten does not keep the others from it: all are tried. Slots that had failed
     /// are among them, and stay unused.
@@ -45,9 +47,12 @@ impl Inspection {
         self.repair_superblock()?;
         let quarantined =
             self.read_records().map_or_else(|_| Vec::new(), |found: Contents| found.quarantined);
-        // What is said of the eviction order goes first: it is of chunks that are about to go.
-        self.forget_order()?;
-        self.clear_table(&quarantined)?;
+        let epochs = self.superblocks.iter().flatten().map(|superblock| superblock.epoch);
+        let epoch = epochs.max().unwrap_or_default().max(WIPED_EPOCH + 1);
+        let before = Before { newest: &self.superblock, block: self.block, epoch };
+        let dropped = drop_chunks(&self.index.file, &before, &quarantined);
+        self.look_again();
+        dropped.map_err(|source| self.index.error("write", source))?;
         if !self.overwrite_slots(progress)? {
             return Ok(false);
         }
@@ -84,23 +89,66 @@ impl Inspection {
         }
     }
 
-    /// Writes zeros over all records and the order behind them, but for those of slots that had failed.
-    fn clear_table(&mut self, quarantined: &[u32]) -> Result<(), OpenError> {
-        let error = |source| self.index.error("write", source);
-        let zeroes = AlignedBytes::zeroed(usize_of(PIECE_BYTES));
-        let (mut offset, end) = (RECORDS_START, index_bytes(self.superblock.num_slots));
-        while offset < end {
-            let count = PIECE_BYTES.min(end - offset);
-            let piece = &zeroes.bytes()[..usize_of(count)];
-            write_all_at(&self.index.file, piece, offset).map_err(error)?;
-            offset += count;
+    /// Takes the superblocks as they are in the file now.
+    fn look_again(&mut self) {
+        self.superblocks = [0, 1].map(|block| read_superblock(&self.index.file, block));
+        if let Ok((superblock, block)) = newest(self.superblocks.clone()) {
+            let is_one_lost = self.superblocks.iter().any(Result::is_err);
+            self.superblock = if is_one_lost { as_if_lost(&superblock) } else { superblock };
+            self.block = block;
         }
-        for slot in quarantined {
-            let record = RecordState::Quarantined.encode(self.superblock.id, *slot);
-            write_all_at(&self.index.file, &record, record_start(*slot)).map_err(error)?;
-        }
-        self.index.sync()
     }
+}
+
+/// The superblocks of an index whose chunks are to be dropped. Both are good.
+pub(super) struct Before<'a> {
+    pub(super) newest: &'a Superblock,
+    /// In which of the two blocks it is.
+    pub(super) block: usize,
+    /// The highest epoch that has been.
+    pub(super) epoch: u64,
+}
+
+/// Empties all records, but for those of slots that had failed, and the order behind them.
+///
+/// First a superblock of epoch [`WIPED_EPOCH`] goes over the older of the two, and to the device: in it no record counts,
+/// of whatever epoch. So wherever this ends, no chunk is found from then on, and an opening erases the records that are
+/// left. One of the last epoch goes over the other superblock at the end.
+pub(super) fn drop_chunks(
+    index: &dyn StableFile,
+    before: &Before<'_>,
+    quarantined: &[u32],
+) -> io::Result<()> {
+    let Before { newest, block, epoch } = before;
+    // That of a wipe that was killed stays where it is: were the other one torn, it would count as of the epoch after.
+    let (begun, at) = match newest.epoch {
+        WIPED_EPOCH => ((*newest).clone(), *block),
+        _ => (Superblock { epoch: WIPED_EPOCH, ..newest.next(StoreState::Open) }, 1 - block),
+    };
+    write_all_at(index, &begun.encode(), block_start(at))?;
+    index.sync()?;
+    clear_table(index, newest, quarantined)?;
+    let ended = Superblock { epoch: *epoch, ..begun.next(StoreState::Open) };
+    write_all_at(index, &ended.encode(), block_start(1 - at))?;
+    index.sync()
+}
+
+/// Writes zeros over all records and the order behind them, and over those of slots that had failed what they are.
+fn clear_table(index: &dyn StableFile, superblock: &Superblock, quarantined: &[u32]) -> io::Result<()> {
+    let mut piece = AlignedBytes::zeroed(usize_of(PIECE_BYTES));
+    let (mut offset, end) = (RECORDS_START, index_bytes(superblock.num_slots));
+    while offset < end {
+        let range = offset..end.min(offset + PIECE_BYTES);
+        let piece = &mut piece.bytes_mut()[..usize_of(range.end - offset)];
+        piece.fill(0);
+        for slot in quarantined.iter().filter(|slot| range.contains(&record_start(**slot))) {
+            let record = RecordState::Quarantined.encode(superblock.id, *slot);
+            piece[usize_of(record_start(*slot) - offset)..][..RECORD_BYTES].copy_from_slice(&record);
+        }
+        write_all_at(index, piece, offset)?;
+        offset = range.end;
+    }
+    index.sync()
 }
 
 /// Slots of a device that could not be overwritten, as they are found, ascending.
