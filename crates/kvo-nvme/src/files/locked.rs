@@ -102,13 +102,18 @@ impl LockedFile {
     /// Checks that it is ours alone: of the user that we are, and without another name. Whoever else owns a file may have
     /// it open, and read and change it at any time; what has two names is somebody's other file too.
     pub(crate) fn check_ours(&self, user: u32) -> Result<(), OpenError> {
-        let (metadata, path) = (self.metadata()?, || self.path.clone());
-        if metadata.uid() != user {
-            return Err(OpenError::OtherUser { path: path(), owner: metadata.uid(), user });
+        let owner = self.metadata()?.uid();
+        if owner != user {
+            return Err(OpenError::OtherUser { path: self.path.clone(), owner, user });
         }
-        match metadata.nlink() {
+        self.check_one_name()
+    }
+
+    /// Checks that it is no file of another name too.
+    pub(crate) fn check_one_name(&self) -> Result<(), OpenError> {
+        match self.metadata()?.nlink() {
             0 | 1 => Ok(()),
-            num_names => Err(OpenError::Linked { path: path(), num_names }),
+            num_names => Err(OpenError::Linked { path: self.path.clone(), num_names }),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::{
     files::{
         aligned::AlignedBytes,
         judge::{header_of, other, read_superblock},
+        locked::LockedFile,
         write_superblock,
     },
     format::{DATA_START, EPOCH_MAX, RECORD_BYTES, StoreState, record_start},
@@ -31,8 +32,8 @@ impl Inspection {
     /// from its records when it is opened.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], [`OpenError::Other`] if the epochs of the store are used up, and [`OpenError::Io`];
-    /// the good superblock is not touched.
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`], [`OpenError::Other`] if the epochs of the store are used up, and
+    /// [`OpenError::Io`]; the good superblock is not touched.
     pub fn repair_superblock(&mut self) -> Result<bool, OpenError> {
         let is_made = self.superblock.state != StoreState::Creating;
         let Some(damaged) = self.superblocks.iter().position(Result::is_err).filter(|_| is_made) else {
@@ -67,7 +68,7 @@ impl Inspection {
     /// Writes the [damaged headers](Self::damaged_headers) again.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; some of them may be good then.
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`], and [`OpenError::Io`]; some of them may be good then.
     pub fn repair_headers(&mut self) -> Result<(), OpenError> {
         self.check_writable()?;
         let damaged = self.damaged_headers();
@@ -88,7 +89,7 @@ impl Inspection {
     /// those that were quarantined. Slots that the store does not have are passed over.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`]; some of the records may be empty then.
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`], and [`OpenError::Io`]; some of the records may be empty then.
     pub fn clear_records(&mut self, slots: &[u32]) -> Result<(), OpenError> {
         self.check_writable()?;
         let num_slots = self.superblock.num_slots;
@@ -103,7 +104,7 @@ impl Inspection {
     /// when it is opened.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`], and [`OpenError::Io`].
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`], and [`OpenError::Io`].
     pub fn forget_order(&mut self) -> Result<(), OpenError> {
         self.check_writable()?;
         let next = self.superblock.next(StoreState::Open);
@@ -118,8 +119,8 @@ impl Inspection {
     /// the others. `progress` is told of the bytes, as they are written; if it answers `false`, that is enough.
     ///
     /// # Errors
-    /// [`OpenError::NotWritable`]; [`OpenError::Damaged`] and [`OpenError::Other`] as [`wipe`](Self::wipe), and nothing
-    /// was written then; and [`OpenError::Io`]; the store is as good as it was.
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`]; [`OpenError::Damaged`] and [`OpenError::Other`] as
+    /// [`wipe`](Self::wipe), and nothing was written then; and [`OpenError::Io`]; the store is as good as it was.
     pub fn fill(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<(), OpenError> {
         self.check_writable()?;
         self.check_whole()?;
@@ -148,10 +149,13 @@ impl Inspection {
         Ok(())
     }
 
+    /// Checks that the files may be written, and are no others too. Whose they are is not asked: whoever mends a store may
+    /// be another user than the one who has it.
     pub(super) fn check_writable(&self) -> Result<(), OpenError> {
-        match self.not_writable {
-            None => Ok(()),
-            Some(kind) => Err(OpenError::NotWritable { path: self.index.path.clone(), source: kind.into() }),
+        if let Some(kind) = self.not_writable {
+            return Err(OpenError::NotWritable { path: self.index.path.clone(), source: kind.into() });
         }
+        self.index.check_one_name()?;
+        self.data.iter().flatten().try_for_each(LockedFile::check_one_name)
     }
 }

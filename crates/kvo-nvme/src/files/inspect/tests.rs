@@ -595,6 +595,31 @@ fn a_wipe_needs_one_good_superblock() {
     assert!(!has_anything(&rig) && !rig.report().superblock_damaged);
 }
 
+#[test]
+fn a_file_with_another_name_is_looked_into_and_neither_mended_nor_wiped() {
+    for num in 0..3 {
+        let rig = Rig::filled(2);
+        flip(&rig.index(), 77);
+        let path = [rig.index(), rig.data(0), rig.data(1)][num].clone();
+        fs::hard_link(&path, rig.dirs.paths()[0].join("precious")).unwrap();
+        let before = bytes_of(&[&rig]);
+        let mut inspection = rig.inspect();
+        assert_eq!(inspection.read_records().unwrap().chunks.len(), 10);
+        for refused in [
+            inspection.repair_superblock().map(drop),
+            inspection.repair_headers(),
+            inspection.clear_records(&[0]),
+            inspection.forget_order(),
+            inspection.fill(&mut |_| unreachable!("no slot is written")),
+            inspection.wipe(&mut |_| unreachable!("no slot is written")).map(drop),
+        ] {
+            let error = refused.unwrap_err();
+            assert!(matches!(&error, OpenError::Linked { path: of, num_names: 2 } if *of == path), "{error}");
+        }
+        assert!(bytes_of(&[&rig]) == before);
+    }
+}
+
 /// Every file of the stores, with its bytes.
 fn bytes_of(rigs: &[&Rig]) -> Vec<Vec<u8>> {
     let paths = rigs.iter().flat_map(|rig| {

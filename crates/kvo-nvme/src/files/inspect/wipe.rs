@@ -39,8 +39,9 @@ impl Inspection {
     /// [`OpenError::NotWiped`] if there were such slots: no chunk is found any more, all other slots are overwritten,
     /// and the store opens again, empty. It may be called again.
     ///
-    /// [`OpenError::NotWritable`]; [`OpenError::Damaged`] and [`OpenError::Other`] if a file is not there, not whole, or of
-    /// another store, or a directory too many or too few was given, and nothing was written then; and [`OpenError::Io`].
+    /// [`OpenError::NotWritable`], [`OpenError::Linked`]; [`OpenError::Damaged`] and [`OpenError::Other`] if a file is not
+    /// there, not whole, or of another store, or a directory too many or too few was given, and nothing was written then;
+    /// and [`OpenError::Io`].
     pub fn wipe(&mut self, progress: &mut dyn FnMut(u64) -> bool) -> Result<bool, OpenError> {
         self.check_writable()?;
         self.check_whole()?;
