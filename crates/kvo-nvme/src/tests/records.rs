@@ -1,6 +1,7 @@
 //! What the index is told, and what is taken over from it.
 
 use std::{
+    fs::File,
     io,
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,11 +13,14 @@ use kvo_policies::PolicyKind;
 
 use super::{CHUNK_BYTES, Rig, Trouble, key, keys};
 use crate::{
-    Admission, AdmissionRule, BreakerOptions, ChunkError, NvmeOptions, TierState,
+    Admission, AdmissionRule, BreakerOptions, ChunkError, CloseError, NvmeOptions, TierState,
     checksum::checksum,
+    create_store,
     engine::Event,
+    file::StableFile,
+    files,
     format::{Record, RecordState},
-    journal::{Entry, Journal, Recovered},
+    journal::{Entry, FileJournal, Journal, Recovered},
 };
 
 /// What a journal was told, for a test to look at.
@@ -321,7 +325,37 @@ fn a_store_whose_index_fails_says_so_when_it_is_closed() {
     let Heard { rig, told, .. } = rig(options(4, false), Recovered::default());
     told.lock().unwrap().fails = true;
     let error = rig.store.close(Duration::from_secs(1)).unwrap_err();
-    assert!(matches!(error, crate::CloseError::Index(_)), "{error}");
+    assert!(matches!(error, CloseError::Index(_)), "{error}");
+}
+
+/// B65: and once; the files are those of a store that was not closed.
+#[test]
+fn a_store_whose_index_fails_says_so_once_when_it_is_shut_down_and_opens_as_after_a_crash() {
+    for fails in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = NvmeOptions::new(dir.path(), 4, CHUNK_BYTES as u64);
+        drop(create_store(&options).unwrap());
+        let open = || files::open(&options, options.geometry(None).unwrap(), false).unwrap();
+        let files::OpenFiles { mut index, data, recovered, .. } = open();
+        assert!(recovered.report.clean);
+        if fails {
+            // What may only be read takes no record and no superblock.
+            index.file = File::open(&index.path).unwrap();
+        }
+        let data = data.into_iter().map(|data| Arc::new(data.file) as Arc<dyn StableFile>).collect();
+        let journal = |events| -> Box<dyn Journal> {
+            Box::new(FileJournal::start(index, data, &options, events).unwrap())
+        };
+        let mut rig = Rig::with_journal(options.clone(), Recovered::default(), journal);
+        rig.put(1, &[1]);
+        let first = rig.store.shut_down(Duration::from_secs(1));
+        let is_told = first.is_err_and(|error| matches!(error.downcast_ref(), Some(CloseError::Index(_))));
+        assert_eq!(is_told, fails);
+        rig.store.shut_down(Duration::from_secs(1)).unwrap();
+        drop(rig);
+        let report = open().recovered.report;
+        assert_eq!((report.clean, report.chunks), (!fails, u32::from(!fails)));
+    }
 }
 
 #[test]
