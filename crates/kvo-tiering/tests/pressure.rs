@@ -2,11 +2,7 @@
 
 mod support;
 
-use std::{
-    collections::BTreeMap,
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use kvo_core::{
     LookupResult, ManualClock, OffloadKey, OffloadManager, RejectReason, RequestContext, StoreOutcome,
@@ -439,36 +435,6 @@ fn a_tier_that_looks_for_ever_is_not_waited_for() {
     assert_eq!(bench.manager.lookup(&mut other, &key(1)), Retry, "the deadline is of one request");
     bench.manager.on_schedule_end();
     assert_eq!(bench.manager.lookup(&mut other, &key(1)), HitPending);
-}
-
-#[test]
-fn of_a_tier_that_is_tried_each_chunk_costs_the_same_however_many_were_asked_for() {
-    const NUM: u64 = 20_000;
-    let pressure = PressureOptions { failures_max: Some(1), ..PressureOptions::NONE };
-    let num_slots = u32::try_from(NUM).unwrap() + 1;
-    let mut bench = bench(num_slots, pressure);
-    bench.world.put(0, &range(0..NUM + 1));
-    let mut req = begin(&mut bench.manager, 1);
-    assert_eq!(bench.manager.lookup(&mut req, &key(NUM)), HitPending);
-    bench.manager.on_schedule_end();
-    bench.end_all(failed);
-    bench.step_after(SECOND);
-    assert!(bench.tier().is_fenced);
-    bench.world.calls();
-    let mut times = Vec::new();
-    for first in (0..NUM).step_by(100) {
-        let start = Instant::now();
-        for n in first..first + 100 {
-            assert_eq!(bench.manager.lookup(&mut req, &key(n)), HitPending);
-        }
-        times.push(start.elapsed());
-    }
-    // The least of several, as others may have had the core.
-    let least = |of: &[Duration]| *of.iter().min().expect("there are some");
-    let (first, last) = (least(&times[..20]), least(&times[180..]));
-    assert!(last < 5 * first, "{first:?} for a hundred at first, {last:?} at last");
-    bench.manager.on_schedule_end();
-    assert_eq!(bench.world.new_job().chunks.len(), 20_000, "they try it as one job");
 }
 
 #[test]
