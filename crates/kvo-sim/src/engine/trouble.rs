@@ -131,6 +131,8 @@ impl Engine {
             // No event tells of what has gone.
             self.ledger.begin(PRIMARY, []);
         }
+        // What they had asked for is gone, and so is how long they had.
+        self.requests.values_mut().for_each(|request| request.asks_since = None);
         let mut void = Vec::new();
         for VoidLoad { request: id, computed } in &flush.loads_void {
             let request = self.requests.get_mut(&id.0).expect("only those that run have loads");
