@@ -97,14 +97,11 @@ mod tests {
 
     #[track_caller]
     fn check_group(files: &[(&str, &str)], expected: Option<u64>) {
-        let directory = std::env::temp_dir().join(format!("kvo-group-{}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
-            fs::write(directory.join(name), text).unwrap();
+            fs::write(directory.path().join(name), text).unwrap();
         }
-        let found = group_bytes(&directory);
-        fs::remove_dir_all(directory).unwrap();
-        assert_eq!(found, expected);
+        assert_eq!(group_bytes(directory.path()), expected);
     }
 
     /// B43: an engine that starts again finds its weights in the file cache, and most of that is active.
