@@ -12,7 +12,7 @@ use kvo_fakecuda::{Exclusive, Hold};
 
 use crate::rig::{
     LONG, NUM_SLOTS, Panicky, REGION_BYTES, Rig, SLOT_BYTES, allocate, attach, fake, handle_on, host_memory,
-    options, pattern, span, until, warnings,
+    is_asleep, options, pattern, span, until, warnings,
 };
 
 /// A slot goes to the device and comes back to another.
@@ -59,37 +59,26 @@ fn a_refused_piece_takes_back_all_and_copies_still_work() {
     }
 }
 
-/// B46: below what the driver takes at once, exactly that, and several times as much and a page.
+/// B46: below what the driver takes at once, exactly that, and several times as much and a page; of slots that fill their
+/// pages, and of some that leave a gap behind each.
 #[test]
 fn memory_of_any_length_is_registered_in_pieces_that_the_driver_takes() {
     const PAGE: usize = 4096;
-    for (num_slots, pieces) in [(3, 1), (4, 1), (5, 2), (13, 4)] {
+    let lengths = [(1, 1), (3, 1), (4, 1), (5, 2), (13, 4)];
+    for (slot_bytes, (num_slots, pieces)) in
+        [PAGE, PAGE - 1000].into_iter().flat_map(|s| lengths.map(|l| (s, l)))
+    {
         let fake = fake();
         fake.refuse_registrations_from(4 * PAGE as u64 + 1);
         let context = cudarc::driver::CudaContext::new(0).unwrap();
         let options = CudaOptions { registration_bytes: 4 * PAGE, ..options() };
-        let device = CudaDevice::new(options, host_memory(num_slots, PAGE)).unwrap();
+        let device = CudaDevice::new(options, host_memory(num_slots, slot_bytes)).unwrap();
         assert_eq!((device.stats().host, device.stats().registrations), (HostMode::Registered, pieces));
-        assert_eq!(fake.counts().registrations, pieces as u64, "{num_slots} pages");
+        assert_eq!(fake.counts().registrations, pieces as u64, "{num_slots} slots of {slot_bytes} bytes");
         drop(device);
         assert_eq!(fake.counts().registrations, 0);
         drop(context);
         assert_eq!(fake.violations(), []);
-    }
-}
-
-/// B46: the same where slots are longer by a part of a page, so that there is a gap behind each.
-#[test]
-fn memory_whose_slots_do_not_fill_their_pages_is_registered_in_pieces_too() {
-    const PAGE: usize = 4096;
-    for (num_slots, pieces) in [(1, 1), (3, 1), (5, 2), (13, 4)] {
-        let fake = fake();
-        fake.refuse_registrations_from(4 * PAGE as u64 + 1);
-        let _context = cudarc::driver::CudaContext::new(0).unwrap();
-        let options = CudaOptions { registration_bytes: 4 * PAGE, ..options() };
-        let device = CudaDevice::new(options, host_memory(num_slots, PAGE - 1000)).unwrap();
-        let (mode, of) = (device.stats().host, device.stats().registrations);
-        assert_eq!((mode, of), (HostMode::Registered, pieces), "{num_slots} slots");
     }
 }
 
@@ -266,11 +255,13 @@ fn a_device_over_memory_that_is_being_unregistered_waits_and_registers_it_anew()
     let (fake, host) = dropped_while_unregistering();
     let again = host.clone();
     let _context = cudarc::driver::CudaContext::new(0).unwrap();
-    let made = std::thread::spawn(move || {
+    let maker = "kvo-maker";
+    let made = std::thread::Builder::new().name(maker.to_owned()).spawn(move || {
         CudaDevice::new(CudaOptions { registration_bytes: 4 * SLOT_BYTES, ..options() }, again).unwrap()
     });
-    std::thread::sleep(Duration::from_millis(30));
-    assert!(!made.is_finished());
+    let made = made.unwrap();
+    until(|| made.is_finished() || is_asleep(maker));
+    assert!(!made.is_finished(), "it does not wait");
     fake.release(Hold::All);
     let device = made.join().unwrap();
     assert_eq!((device.stats().host, device.stats().registrations), (HostMode::Registered, 4));

@@ -346,7 +346,7 @@ pub(crate) fn task(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a thread of that name is asleep: it waits for another.
-fn is_asleep(name: &str) -> bool {
+pub(crate) fn is_asleep(name: &str) -> bool {
     let stat = task(name).and_then(|task| fs::read_to_string(task.join("stat")).ok());
     stat.is_some_and(|stat| stat.rsplit(')').next().is_some_and(|after| after.trim_start().starts_with('S')))
 }
