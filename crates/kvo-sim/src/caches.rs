@@ -1,4 +1,5 @@
-//! A worker's device, its caches, and what is in them: the bytes of a token are a function of it and of all before it.
+//! A worker's device, its caches, and what is in them: the bytes of a token are a function of it, of all before it, and of
+//! the worker.
 
 use std::{
     ops::Range,
@@ -14,7 +15,7 @@ use kvo_cuda::{
     Accesses, BlockLayout, DeviceMemory, GroupSpec, HostDeviceOptions, LayerTensor, SteppedDevice,
 };
 
-use crate::random::mix;
+use crate::{random::mix, setup::Setup};
 
 pub(crate) const LAYERS: u32 = 2;
 
@@ -35,6 +36,8 @@ impl WrapsDevice for Stepping {
 /// Where the tokens of each group are: layers one after the other, `[layer][block][token]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Caches {
+    /// Which worker's they are.
+    rank: u32,
     groups: Vec<GroupOptions>,
     token_bytes: usize,
     num_blocks: u32,
@@ -61,14 +64,10 @@ pub(crate) fn slot_bytes(groups: &[GroupOptions], token_bytes: usize) -> u64 {
 }
 
 impl Caches {
-    /// Fresh caches on a device over `host`.
-    pub(crate) fn make(
-        groups: &[GroupOptions],
-        token_bytes: usize,
-        num_blocks: u32,
-        host: Arc<dyn HostMemory>,
-        seed: u64,
-    ) -> Parts {
+    /// Fresh caches of a worker, on a device over `host`.
+    pub(crate) fn make(rank: u32, setup: &Setup, host: Arc<dyn HostMemory>, seed: u64) -> Parts {
+        let Setup { groups, token_bytes, num_blocks, .. } = setup;
+        let (token_bytes, num_blocks) = (*token_bytes, *num_blocks);
         let options =
             HostDeviceOptions { inflight_max: 5, quantum_bytes: 67, ..HostDeviceOptions::default() };
         let device = SteppedDevice::new(options, host, seed).expect("no option is zero");
@@ -87,7 +86,7 @@ impl Caches {
         }
         let layout = BlockLayout::new(&regions, &specs).expect("layers lie side by side");
         let bases = spans.iter().map(DeviceSpan::address).collect();
-        let caches = Self { groups: groups.to_vec(), token_bytes, num_blocks, bases };
+        let caches = Self { rank, groups: groups.clone(), token_bytes, num_blocks, bases };
         Parts { caches, device: Stepping(device), spans, layout }
     }
 
@@ -98,7 +97,8 @@ impl Caches {
     }
 
     fn bytes_of(&self, place: &Place, layer: u32) -> Vec<u8> {
-        let value = mix(place.prefix ^ mix(u64::from(layer) << 8 | place.group as u64));
+        let of = u64::from(self.rank) << 16 | u64::from(layer) << 8 | place.group as u64;
+        let value = mix(place.prefix ^ mix(of));
         value.to_le_bytes().into_iter().cycle().take(self.token_bytes).collect()
     }
 

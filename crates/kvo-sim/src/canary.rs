@@ -35,21 +35,31 @@ pub enum Plant {
     FailedLoadTakenForDone,
     /// Blocks of prompts that differ in their last token have one hash.
     HashesShared,
+    /// What a tier brings back goes to the workers in another order.
+    WorkersSwapped,
     /// The connector is told one salt, whichever a request has.
     SaltsShared,
     /// The loads of requests that were aborted are not ended at the manager.
     PinsLeaked,
+    /// An offer that is refused evicts a chunk all the same.
+    RefusalEvicts,
+    /// The engine takes blocks for free that it keeps for a copy.
+    BlocksFreedTwice,
     /// Nobody is told of an eviction.
     EvictionUntold,
     /// The connector's clock stands still.
     DeadlinesIgnored,
     /// The connector is not told that other weights compute.
     WeightsUntold,
+    /// Slots are wiped whoever uses them.
+    WipedInUse,
+    /// The connector is not told that the engine shuts down.
+    ShutDownUntold,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::ChecksumIgnored,
         Self::WriteReportedEarly,
         Self::OlderRecovered,
@@ -65,11 +75,16 @@ impl Plant {
         Self::WorkerReportForAnother,
         Self::FailedLoadTakenForDone,
         Self::HashesShared,
+        Self::WorkersSwapped,
         Self::SaltsShared,
         Self::PinsLeaked,
+        Self::RefusalEvicts,
+        Self::BlocksFreedTwice,
         Self::EvictionUntold,
         Self::DeadlinesIgnored,
         Self::WeightsUntold,
+        Self::WipedInUse,
+        Self::ShutDownUntold,
     ];
 
     /// The store's share of it.

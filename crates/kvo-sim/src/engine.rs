@@ -4,6 +4,7 @@
 pub(crate) mod check;
 mod end;
 mod life;
+mod pause;
 pub(crate) mod request;
 mod step;
 mod trouble;
@@ -34,6 +35,7 @@ use crate::{
 };
 
 use self::life::namespace;
+use self::pause::Wipe;
 use self::request::{Free, Prompt, Request};
 
 /// Prompts that are remembered, to be asked for again at the end.
@@ -80,6 +82,9 @@ pub(crate) struct Engine {
     succeeded: Vec<Arc<AtomicU64>>,
     /// Slots that somebody had hold of while copies may have wanted them.
     spoilt: BTreeSet<SlotId>,
+    wipe: Option<Wipe>,
+    /// After so many operations more the process ends.
+    shut_down_left: Option<u64>,
     /// The worker whose device dies amid the next step.
     dies_in_step: Option<usize>,
     last_ended: Option<(CopyId, u32)>,
@@ -89,6 +94,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn apply(&mut self, op: &Op) {
         let mut random = Random::new(op.seed);
+        self.go_on_behind_shut_down(&mut random);
         match op.what {
             What::Arrive => self.arrive(&mut random),
             What::Step => self.step(&mut random),

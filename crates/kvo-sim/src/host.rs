@@ -6,27 +6,45 @@ use kvo_core::{HostMemory, ReadClaim, SlotAccessError, SlotId, TierDirection, Wr
 use kvo_cpu::HostRegion;
 use kvo_nvme::testing::HoldableMemory;
 
+use crate::canary::Plant;
+
 /// What tiers copy from and to.
 #[derive(Debug)]
-pub(crate) struct Joined(pub(crate) Vec<Arc<HostRegion>>);
+pub(crate) struct Joined {
+    regions: Vec<Arc<HostRegion>>,
+    /// A defect: what comes back is another worker's.
+    is_swapped: bool,
+}
 
 impl Joined {
+    pub(crate) fn new(regions: Vec<Arc<HostRegion>>, plant: Option<Plant>) -> Self {
+        Self { regions, is_swapped: plant == Some(Plant::WorkersSwapped) }
+    }
+
+    pub(crate) fn regions(&self) -> &[Arc<HostRegion>] {
+        &self.regions
+    }
+
     fn readers(&self, slot: SlotId) -> Result<Vec<ReadClaim>, SlotAccessError> {
-        self.0.iter().map(|region| ReadClaim::new(Arc::clone(region) as _, slot)).collect()
+        self.regions.iter().map(|region| ReadClaim::new(Arc::clone(region) as _, slot)).collect()
     }
 
     fn writers(&self, slot: SlotId) -> Result<Vec<WriteClaim>, SlotAccessError> {
-        self.0.iter().map(|region| WriteClaim::new(Arc::clone(region) as _, slot)).collect()
+        let claim = |region: &Arc<HostRegion>| WriteClaim::new(Arc::clone(region) as _, slot);
+        if self.is_swapped {
+            return self.regions.iter().rev().map(claim).collect();
+        }
+        self.regions.iter().map(claim).collect()
     }
 }
 
 impl HostMemory for Joined {
     fn num_slots(&self) -> u32 {
-        self.0[0].num_slots()
+        self.regions[0].num_slots()
     }
 
     fn slot_bytes(&self) -> usize {
-        self.0.iter().map(|region| region.slot_bytes()).sum()
+        self.regions.iter().map(|region| region.slot_bytes()).sum()
     }
 
     fn with_read(&self, slot: SlotId, read: &mut dyn FnMut(&[u8])) -> Result<(), SlotAccessError> {

@@ -28,26 +28,30 @@
 //! # What goes wrong
 //!
 //! - Completions are late, reordered, partial, failed, doubled, of no job, or never come; a tier gives a job up while its
-//!   transfers go on. A tier is slow, full, still looking, dead and back, or loses all that it has.
+//!   transfers go on. A tier is slow, full, still looking, dead and back, refuses what it has room for, or loses all that it
+//!   has.
 //! - The disk fails, is full, read-only, short, torn, stale, lies, decays, or hangs. The process is killed, loses its power,
 //!   or closes its store, at any point: each sector is then old or new. Whoever had asked asks again, and what he is given of
 //!   before is compared as everything is.
-//! - A slot is in somebody else's hands while a copy needs it; copies exceed their deadlines; a worker's report is late; a
-//!   device dies, between steps or amid one.
+//! - A slot is in somebody else's hands while a copy needs it; copies exceed their deadlines; a worker's report is late, or
+//!   nothing is heard of a worker any more; a device dies, between steps or amid one.
 //! - Requests are aborted and preempted, caches reset, weights changed and changed back, at every point of a transfer's life,
-//!   the latter also between two processes. The clock jumps, or stands still. Calls are made that must be refused.
+//!   the latter also between two processes. All slots are wiped, and the engine shuts down, once or twice, and goes on for a
+//!   while. The clock jumps, or stands still. Calls are made that must be refused.
 //!
 //! # What holds
 //!
 //! After every operation, each a [`Rule`]:
 //!
-//! 1. the parts of each tier add up, and each block of the engine is in one place;
+//! 1. the parts of each tier add up, what is pinned and what is pending are the slots of open jobs, to the slot, and each
+//!    block of the engine is in one place;
 //! 2. each job has one result, the manager has the jobs and slots that the tiers have, and has counted what made no sense;
 //! 3. no slot or block that a copy may touch is used for anything else: slots are held while transfers of tiers use them, and
 //!    the devices look for races;
-//! 4. compute reads the bytes of its own tokens, as computed by the weights that were there, or a failure was reported;
+//! 4. compute reads the bytes of its own tokens and its own worker, as computed by the weights that were there, or a failure
+//!    was reported;
 //! 5. a lookup is decided: by the connector's patience at the latest, and soon where nothing is under way;
-//! 6. what is refused changes nothing;
+//! 6. what is refused changes nothing; who is held off, by a wipe or a shut-down, finds nothing and is given no copy;
 //! 7. the events tell what is there, in every tier, and those of blocks with all that is known, and nothing of other weights;
 //! 8. the store has what is on its disk, also after a restart, and what was called safe.
 //!

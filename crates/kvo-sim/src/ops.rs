@@ -30,14 +30,17 @@ pub(crate) struct Op {
 }
 
 /// Trouble that is an operation of its own.
-const OPERATIONS: [Trouble; 13] = [
+const OPERATIONS: [Trouble; 16] = [
     Trouble::Abort,
     Trouble::Preempt,
     Trouble::Reset,
     Trouble::Weights,
+    Trouble::Wipe,
+    Trouble::ShutDown,
     Trouble::Crash,
     Trouble::DeviceDies,
     Trouble::SlotSpoilt,
+    Trouble::WorkerSilent,
     Trouble::Jump,
     Trouble::Standstill,
     Trouble::Misuse,

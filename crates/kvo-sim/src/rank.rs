@@ -26,6 +26,8 @@ pub(crate) struct Rank {
     pub(crate) stream: StreamHandle,
     /// Not yet told.
     pub(crate) reports: Vec<WorkerReport>,
+    /// Whether nobody hears of it.
+    pub(crate) is_silent: bool,
 }
 
 /// Host memory for the chunks of one worker.
@@ -40,16 +42,17 @@ pub(crate) fn region(setup: &Setup) -> Arc<HostRegion> {
 }
 
 impl Rank {
-    pub(crate) fn new(setup: &Setup, host: Arc<HostRegion>, seed: u64, now: Duration) -> Self {
+    /// The worker of that number.
+    pub(crate) fn new(number: u32, setup: &Setup, host: Arc<HostRegion>, seed: u64, now: Duration) -> Self {
         let (groups, token_bytes) = (&setup.groups, setup.token_bytes);
         let Parts { caches, mut device, spans, layout } =
-            Caches::make(groups, token_bytes, setup.num_blocks, Arc::clone(&host) as _, seed);
+            Caches::make(number, setup, Arc::clone(&host) as _, seed);
         device.0.advance_to(now);
         let stream = device.0.device().compute().handle();
         let options = WorkerOptions { deadline: setup.copy_deadline, ..WorkerOptions::default() };
         let slots = (setup.num_slots, slot_bytes(groups, token_bytes));
         let worker = Worker::new(device, &spans, layout, slots, options).expect("all fits");
-        Self { worker, host, caches, stream, reports: Vec::new() }
+        Self { worker, host, caches, stream, reports: Vec::new(), is_silent: false }
     }
 
     /// Does one thing, or lets time pass until there is one to do.

@@ -44,6 +44,8 @@ pub struct Tally {
     pub jobs_late: u64,
     pub further: u64,
     pub outdated: u64,
+    /// Times that all slots were wiped.
+    pub wiped: u64,
     /// Stores that were closed, killed, and cut off from power.
     pub ends: [u64; 3],
     pub struck: BTreeMap<Trouble, u64>,
@@ -68,7 +70,7 @@ impl Tally {
         }
     }
 
-    fn counts_mut(&mut self) -> [&mut u64; 21] {
+    fn counts_mut(&mut self) -> [&mut u64; 22] {
         [
             &mut self.steps,
             &mut self.asked,
@@ -91,6 +93,7 @@ impl Tally {
             &mut self.jobs_late,
             &mut self.further,
             &mut self.outdated,
+            &mut self.wiped,
         ]
     }
 }

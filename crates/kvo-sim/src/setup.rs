@@ -20,6 +20,10 @@ pub enum Trouble {
     Reset,
     /// Other weights compute from now on, or from the next process on; at times those of before again.
     Weights,
+    /// All slots are wiped behind a reset, with requests held off meanwhile.
+    Wipe,
+    /// The engine shuts down, and its requests go on for a while without their caches.
+    ShutDown,
     /// The process ends: it is killed, its machine loses its power, or it closes its store. Another begins.
     Crash,
     /// A device dies, between steps or in one.
@@ -28,6 +32,8 @@ pub enum Trouble {
     SlotSpoilt,
     /// A worker's report is told late.
     ReportSlow,
+    /// Nothing is heard of a worker, for a while or as long as anything goes wrong.
+    WorkerSilent,
     /// The clock jumps forwards, by up to hours.
     Jump,
     /// The clock stands still for a while.
@@ -42,14 +48,17 @@ pub enum Trouble {
     TierFailed,
     /// A tier reports a job twice.
     TierDoubled,
-    /// A tier reports a job that it does not have, names a key that is none of the job's, or lets go of what it does not hold.
+    /// A tier reports a job that it does not have, names a key that is none of the job's, has copied more than there is, or
+    /// lets go of what it does not hold.
     TierUnknown,
     /// A tier does not report a job as long as anything goes wrong.
     TierNever,
     /// A tier gives a job up while its transfers go on.
     TierHeld,
-    /// A tier takes no job.
+    /// A tier has no room for a job.
     TierFull,
+    /// A tier refuses a job for any other reason.
+    TierRefuses,
     /// A tier is still looking for a chunk, for some steps or for ever.
     TierLooking,
     /// A tier answers nothing and reports nothing for a while.
@@ -62,15 +71,18 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of it.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::Abort,
         Self::Preempt,
         Self::Reset,
         Self::Weights,
+        Self::Wipe,
+        Self::ShutDown,
         Self::Crash,
         Self::DeviceDies,
         Self::SlotSpoilt,
         Self::ReportSlow,
+        Self::WorkerSilent,
         Self::Jump,
         Self::Standstill,
         Self::Misuse,
@@ -82,6 +94,7 @@ impl Trouble {
         Self::TierNever,
         Self::TierHeld,
         Self::TierFull,
+        Self::TierRefuses,
         Self::TierLooking,
         Self::TierDead,
         Self::TierLost,

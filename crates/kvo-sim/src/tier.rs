@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    error::Error,
     sync::{Arc, Mutex, MutexGuard, TryLockError},
+    time::Duration,
 };
 
 use kvo_core::{
@@ -24,6 +26,9 @@ use crate::{
     setup::{Rates, Trouble},
     violation::{Rule, check, violated},
 };
+
+/// Why a tier refuses what it has room for.
+const REASONS: [RejectReason; 3] = [RejectReason::ReadOnly, RejectReason::Unavailable, RejectReason::Invalid];
 
 /// A tier that ships.
 #[expect(clippy::large_enum_variant, reason = "there are two of them in a process")]
@@ -73,13 +78,16 @@ pub(crate) struct Tier {
     accepted: Vec<Accepted>,
     /// Jobs that were taken and whose report was not given out.
     pub(crate) open: BTreeMap<JobId, TierJob>,
+    /// Jobs of the store that were reported as failed at its shut-down, and whose transfers go on.
+    given_up: BTreeMap<JobId, TierJob>,
     /// Slots that were reported as held and were not let go.
-    pub(crate) held: BTreeSet<(JobId, SlotId)>,
+    pub(crate) held: BTreeMap<(JobId, SlotId), TierDirection>,
     reports: Vec<Report>,
     releases: Vec<ReleasedSlot>,
     /// What lookups were told first: still looking, until that step.
     looking: BTreeMap<(RequestId, OffloadKey), u64>,
     pub(crate) is_dead: bool,
+    is_shut: bool,
     step: u64,
     /// What it has said that makes no sense.
     pub(crate) invalid_reports: u64,
@@ -115,11 +123,13 @@ impl Tier {
             plant,
             accepted: Vec::new(),
             open: BTreeMap::new(),
-            held: BTreeSet::new(),
+            given_up: BTreeMap::new(),
+            held: BTreeMap::new(),
             reports: Vec::new(),
             releases: Vec::new(),
             looking: BTreeMap::new(),
             is_dead: false,
+            is_shut: false,
             step: 0,
             invalid_reports: 0,
             invalid_releases: 0,
@@ -198,10 +208,14 @@ impl Tier {
     /// One of the jobs is given up, and its transfers go on.
     fn give_up_one(&mut self) {
         let open: Vec<usize> = (0..self.accepted.len()).filter(|at| !self.accepted[*at].is_late).collect();
-        if open.is_empty() {
-            return;
+        if !open.is_empty() {
+            let at = self.random.pick(&open);
+            self.give_up(at);
         }
-        let accepted = &mut self.accepted[self.random.pick(&open)];
+    }
+
+    fn give_up(&mut self, at: usize) {
+        let accepted = &mut self.accepted[at];
         accepted.is_late = true;
         let completion = TierCompletion::failed(accepted.job.id).with_held(slots_of(&accepted.job));
         if self.plant == Some(Plant::LetGoTooEarly) {
@@ -222,6 +236,13 @@ impl Tier {
         self.tier().take_released(&mut released);
         self.releases.append(&mut released);
         for completion in done {
+            if let Some(job) = self.given_up.remove(&completion.job) {
+                let id = job.id;
+                // The store may itself have given up transfers that go on.
+                let slots = slots_of(&job).into_iter().filter(|slot| !completion.held.contains(slot));
+                self.releases.extend(slots.map(|slot| ReleasedSlot { job: id, slot }));
+                continue;
+            }
             if !self.open.contains_key(&completion.job) {
                 // It was given up before.
                 check(self.is_memory(), Rule::OneResult, || format!("{completion:?} of no open job"));
@@ -259,7 +280,11 @@ impl Tier {
             } else if self.rates.of(Trouble::TierUnknown) > 0 && self.strikes(Trouble::TierUnknown) {
                 // The job counts as failed.
                 is_malformed = true;
-                completion = TierCompletion::except(completion.job, vec![nobodys_key()]);
+                completion = if self.random.one_in(2) {
+                    TierCompletion::except(completion.job, vec![nobodys_key()])
+                } else {
+                    completion.with_copied(keys.len() + 1)
+                };
             }
         }
         let not_before = match () {
@@ -272,6 +297,24 @@ impl Tier {
             self.reports.push(Report { completion: completion.clone(), not_before: again, is_malformed });
         }
         self.reports.push(Report { completion, not_before, is_malformed });
+    }
+
+    /// It takes no job any more, and finds nothing: what has not ended is reported as failed, and its slots stay held.
+    fn shut(&mut self) {
+        self.is_shut = true;
+        self.take_in();
+        self.reports.iter_mut().for_each(|report| report.not_before = 0);
+        for at in 0..self.accepted.len() {
+            if !self.accepted[at].is_late {
+                self.give_up(at);
+            }
+        }
+        let is_reported = |id: &JobId| self.reports.iter().any(|report| report.completion.job == *id);
+        let left: Vec<TierJob> = self.open.values().filter(|job| !is_reported(&job.id)).cloned().collect();
+        for job in left {
+            self.reports.push(Report::new(TierCompletion::failed(job.id).with_held(slots_of(&job))));
+            self.given_up.insert(job.id, job);
+        }
     }
 
     /// Reports and lets go of what nobody has.
@@ -340,6 +383,16 @@ impl Tier {
         }
     }
 
+    /// The slots that its jobs have, as far as the manager has heard of them.
+    pub(crate) fn slots(&self) -> Vec<(JobId, SlotId, TierDirection)> {
+        let mut slots: Vec<_> =
+            self.held.iter().map(|((job, slot), direction)| (*job, *slot, *direction)).collect();
+        for job in self.open.values() {
+            slots.extend(slots_of(job).into_iter().map(|slot| (job.id, slot, job.direction)));
+        }
+        slots
+    }
+
     pub(crate) fn check_books(&self) {
         if let Inner::Nvme { store: Some(store), underneath: Some(underneath) } = &self.inner {
             check(store.counts().add_up(), Rule::Counts, || format!("{:?}", store.counts()));
@@ -384,7 +437,7 @@ impl SecondaryTier for Scripted {
 
     fn lookup(&mut self, req: RequestId, key: &OffloadKey) -> TierLookup {
         let mut tier = lock(&self.tier);
-        if tier.is_dead {
+        if tier.is_dead || tier.is_shut {
             return TierLookup::Miss;
         }
         let before = tier.looking.get(&(req, *key)).copied();
@@ -399,11 +452,14 @@ impl SecondaryTier for Scripted {
 
     fn submit(&mut self, job: TierJob) -> Result<(), JobRejected> {
         let mut tier = lock(&self.tier);
-        if tier.is_dead {
+        if tier.is_dead || tier.is_shut {
             return Err(JobRejected { job, reason: RejectReason::Unavailable });
         }
         if tier.strikes(Trouble::TierFull) {
             return Err(JobRejected { job, reason: RejectReason::Busy });
+        }
+        if tier.strikes(Trouble::TierRefuses) {
+            return Err(JobRejected { job, reason: tier.random.pick(&REASONS) });
         }
         if tier.is_memory() {
             let memory = Arc::clone(&tier.memory);
@@ -437,7 +493,7 @@ impl SecondaryTier for Scripted {
             let job = tier.open.remove(&completion.job);
             tier.invalid_reports += u64::from(job.is_none() || is_malformed);
             if let Some(job) = job {
-                tier.held.extend(completion.held.iter().map(|slot| (job.id, *slot)));
+                tier.held.extend(completion.held.iter().map(|slot| ((job.id, *slot), job.direction)));
             }
             done.push(completion);
         }
@@ -452,7 +508,7 @@ impl SecondaryTier for Scripted {
         // Not before the report that announces them.
         for release in releases.extract_if(.., |release| !open.contains_key(&release.job)) {
             *said += 1;
-            *invalid_releases += u64::from(!held.remove(&(release.job, release.slot)));
+            *invalid_releases += u64::from(held.remove(&(release.job, release.slot)).is_none());
             released.push(release);
         }
     }
@@ -471,5 +527,16 @@ impl SecondaryTier for Scripted {
 
     fn take_events(&mut self, events: &mut Vec<OffloadEvent>) {
         lock(&self.tier).tier().take_events(events);
+    }
+
+    fn shut_down(&mut self, _: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let mut tier = lock(&self.tier);
+        if tier.is_dead {
+            return Err("it is dead".into());
+        }
+        if !tier.is_shut {
+            tier.shut();
+        }
+        Ok(())
     }
 }

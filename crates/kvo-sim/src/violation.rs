@@ -10,7 +10,7 @@ use std::{
 /// What always holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The parts of a tier add up to its capacity, and a block is in one place.
+    /// The parts of a tier add up to its capacity, and are what open jobs have of it; a block is in one place.
     Counts,
     /// When nothing is under way nothing is left: no pin, no state of a request, no open job, no block that is kept.
     Quiescence,
@@ -22,7 +22,7 @@ pub enum Rule {
     Bytes,
     /// What is asked for is decided, in time.
     Progress,
-    /// What is refused changes nothing.
+    /// What is refused changes nothing; who is held off is given no copy.
     Refusal,
     /// Events tell what is there.
     Events,

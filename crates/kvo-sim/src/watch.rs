@@ -1,11 +1,14 @@
 //! What stands between the connector and the tiering manager: it passes every call on, and looks at what it has changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use kvo_core::{
     ChunkCounts, CompleteError, EventKind, JobId, JobToken, LoadError, LoadJob, LookupResult, OffloadEvent,
     OffloadKey, OffloadManager, OffloadPolicy, PrefixLookup, RequestContext, RequestError, RequestId,
-    StoreError, StoreOutcome, TransferResult,
+    ShutDown, SlotId, StoreError, StoreOutcome, TierDirection, TransferResult,
 };
 use kvo_policies::CachePolicy;
 use kvo_tiering::TieringManager;
@@ -20,8 +23,11 @@ pub(crate) struct Watch {
     pub(crate) inner: TieringManager<Box<dyn CachePolicy>>,
     tiers: Vec<SharedTier>,
     plant: Option<Plant>,
-    /// Load jobs that are open, for a plant.
-    loads: BTreeMap<JobId, RequestId>,
+    /// What is open at the primary, and the slots of it.
+    loads: BTreeMap<JobId, (RequestId, Vec<SlotId>)>,
+    stores: BTreeMap<JobId, Vec<SlotId>>,
+    /// Jobs of tiers that were open at a reset.
+    stale: BTreeSet<JobId>,
     finished: BTreeSet<RequestId>,
 }
 
@@ -38,12 +44,46 @@ impl Watch {
         tiers: Vec<SharedTier>,
         plant: Option<Plant>,
     ) -> Self {
-        Self { inner, tiers, plant, loads: BTreeMap::new(), finished: BTreeSet::new() }
+        Self {
+            inner,
+            tiers,
+            plant,
+            loads: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            finished: BTreeSet::new(),
+        }
+    }
+
+    /// What is pinned and pending at the primary is what open jobs have of it. Between steps no promotion waits to become one.
+    pub(crate) fn check_slots(&self) {
+        let mut pinned: BTreeSet<SlotId> =
+            self.loads.values().flat_map(|(_, slots)| slots).copied().collect();
+        let mut pending: BTreeSet<SlotId> = self.stores.values().flatten().copied().collect();
+        for tier in &self.tiers {
+            for (job, slot, direction) in lock(tier).slots() {
+                let is_pin = direction == TierDirection::Write && !self.stale.contains(&job);
+                if is_pin { &mut pinned } else { &mut pending }.insert(slot);
+            }
+        }
+        let counts = self.inner.counts();
+        let is_so = counts.pinned as usize == pinned.len() && counts.pending as usize == pending.len();
+        check(is_so, Rule::Counts, || format!("{pinned:?} are pinned, {pending:?} pending, and {counts:?}"));
+        check(pinned.is_disjoint(&pending), Rule::InUse, || {
+            format!("{pinned:?} are pinned, and {pending:?} are written")
+        });
     }
 
     fn before(&self) -> Before {
         let said = self.tiers.iter().map(|tier| lock(tier).said).sum();
         Before { counts: self.inner.counts(), said }
+    }
+
+    /// A defect: room is made for chunks that are not stored.
+    fn evict_for(&mut self, req: &mut RequestContext, keys: &[OffloadKey]) {
+        if let Ok(StoreOutcome::Prepared(job)) = self.inner.prepare_store(req, keys) {
+            let _ = self.inner.complete_store(job.token, TransferResult::Failed);
+        }
     }
 
     /// Nothing has changed, unless a tier has said something meanwhile.
@@ -90,15 +130,16 @@ impl OffloadManager for Watch {
         let before = self.before();
         let result = self.inner.prepare_load(req, keys);
         match &result {
-            Ok(job) => drop(self.loads.insert(job.token.id(), req.id())),
+            Ok(job) => drop(self.loads.insert(job.token.id(), (req.id(), job.slots.clone()))),
             Err(_) => self.check_unchanged(&before, "a load that was refused"),
         }
         result
     }
 
     fn complete_load(&mut self, token: JobToken) -> Result<(), CompleteError> {
-        let req = self.loads.remove(&token.id());
-        if self.plant == Some(Plant::PinsLeaked) && req.is_some_and(|req| self.finished.contains(&req)) {
+        let load = self.loads.remove(&token.id());
+        let is_finished = load.is_some_and(|(req, _)| self.finished.contains(&req));
+        if self.plant == Some(Plant::PinsLeaked) && is_finished {
             return Ok(());
         }
         let before = self.before();
@@ -116,6 +157,12 @@ impl OffloadManager for Watch {
     ) -> Result<StoreOutcome, StoreError> {
         let before = self.before();
         let result = self.inner.prepare_store(req, keys);
+        if self.plant == Some(Plant::RefusalEvicts) && matches!(result, Ok(StoreOutcome::Refused(_))) {
+            self.evict_for(req, &keys[..1]);
+        }
+        if let Ok(StoreOutcome::Prepared(job)) = &result {
+            self.stores.insert(job.token.id(), job.slots.clone());
+        }
         if matches!(result, Ok(StoreOutcome::Refused(_)) | Err(_)) {
             self.check_unchanged(&before, "an offer that was refused");
         }
@@ -124,6 +171,7 @@ impl OffloadManager for Watch {
 
     fn complete_store(&mut self, token: JobToken, result: TransferResult) -> Result<(), CompleteError> {
         let before = self.before();
+        self.stores.remove(&token.id());
         let completed = self.inner.complete_store(token, result);
         if completed.is_err() {
             self.check_unchanged(&before, "the end of a store that is none");
@@ -174,7 +222,12 @@ impl OffloadManager for Watch {
     }
 
     fn reset_cache(&mut self) {
+        self.loads.clear();
+        self.stores.clear();
         self.inner.reset_cache();
+        for tier in &self.tiers {
+            self.stale.extend(lock(tier).slots().into_iter().map(|(job, ..)| job));
+        }
     }
 
     fn on_reset_flushed(&mut self) {
@@ -183,5 +236,9 @@ impl OffloadManager for Watch {
 
     fn has_pending_work(&self) -> bool {
         self.inner.has_pending_work()
+    }
+
+    fn shut_down(&mut self, timeout: Duration) -> ShutDown {
+        self.inner.shut_down(timeout)
     }
 }

@@ -34,6 +34,7 @@ impl Engine {
         let is_whole = counts.add_up() && counts.capacity == self.setup.num_slots;
         check(is_whole, Rule::Counts, || format!("{counts:?}"));
         manager.primary().assert_consistent();
+        self.connector.manager().check_slots();
         for (_, tier) in &self.tiers {
             lock(tier).check_books();
         }

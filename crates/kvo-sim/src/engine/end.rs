@@ -23,6 +23,13 @@ impl Engine {
     /// Nothing goes wrong any more: everybody is answered, and asks again for what was asked for last.
     pub(crate) fn end(&mut self, random: &mut Random) {
         self.recover();
+        if self.shut_down_left.is_some() {
+            self.shut_down(random);
+            self.answer(random);
+            self.rest(random);
+            self.begin_anew(End::Closed);
+            self.recover();
+        }
         self.answer(random);
         self.rest(random);
         for prompt in std::mem::take(&mut self.prompts) {
@@ -50,6 +57,7 @@ impl Engine {
         self.setup.rates = Rates::NONE;
         self.standstill = 0;
         self.dies_in_step = None;
+        self.ranks.iter_mut().for_each(|rank| rank.is_silent = false);
         if let Some(disk) = &mut self.disk {
             disk.stop_faults();
         }
@@ -60,7 +68,7 @@ impl Engine {
 
     fn answer(&mut self, random: &mut Random) {
         let mut steps = 0;
-        while !self.requests.is_empty() || self.connector.has_pending_work() {
+        while !self.requests.is_empty() || self.connector.has_pending_work() || self.wipe.is_some() {
             self.some_time(random);
             for (_, tier) in &self.tiers {
                 lock(tier).finish();

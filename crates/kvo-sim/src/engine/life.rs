@@ -49,8 +49,10 @@ fn begin(
 ) -> Process {
     let regions: Vec<_> = (0..setup.num_workers).map(|_| region(setup)).collect();
     let now = clock.now();
-    let ranks = regions.iter().map(|host| Rank::new(setup, Arc::clone(host), random.next(), now)).collect();
-    let host = Arc::new(Joined(regions));
+    let rank =
+        |(number, host): (u32, &Arc<_>)| Rank::new(number, setup, Arc::clone(host), random.next(), now);
+    let ranks = (0..).zip(&regions).map(rank).collect();
+    let host = Arc::new(Joined::new(regions, plant));
     let mut ledger = Ledger::default();
     let mut tiers = Vec::new();
     let mut put = |name, inner, random: &mut Random| {
@@ -168,6 +170,8 @@ impl Engine {
             behind: BTreeMap::new(),
             succeeded: Vec::new(),
             spoilt: BTreeSet::new(),
+            wipe: None,
+            shut_down_left: None,
             dies_in_step: None,
             last_ended: None,
             ledger,
@@ -201,6 +205,7 @@ impl Engine {
         self.succeeded.clear();
         self.spoilt.clear();
         (self.dies_in_step, self.last_ended) = (None, None);
+        (self.wipe, self.shut_down_left) = (None, None);
         for request in std::mem::take(&mut self.requests).into_values() {
             self.ask(request.prompt);
         }

@@ -33,6 +33,7 @@ impl Engine {
     pub(super) fn step(&mut self, random: &mut Random) {
         self.tally.steps += 1;
         self.collect(random);
+        self.go_on_with_wipe(random);
         self.start_some(random);
         self.ask_further(random);
         self.compute_some(random);
@@ -69,6 +70,9 @@ impl Engine {
     /// Tells what a worker has reported.
     fn collect_of(&mut self, worker: usize, random: &mut Random) {
         let number = u32::try_from(worker).expect("workers are few");
+        if self.ranks[worker].is_silent {
+            return;
+        }
         let mut kept = Vec::new();
         for report in std::mem::take(&mut self.ranks[worker].reports) {
             // Some take their time, and one copy's come in order.
@@ -195,6 +199,9 @@ impl Engine {
         if finish == Finish::Settled || random.one_in(2) {
             self.give_back(blocks);
         } else {
+            if self.plant == Some(Plant::BlocksFreedTwice) {
+                self.give_back(blocks.clone());
+            }
             self.kept.insert(id, blocks);
         }
     }
@@ -211,7 +218,7 @@ impl Engine {
 
     fn start(&mut self, id: u64, random: &mut Random) -> bool {
         let is_idle = self.is_idle();
-        let found = match self.connector.match_prefix(RequestId(id), 0).expect("it runs, and does not load") {
+        let found = match self.match_prefix(id, 0) {
             PrefixMatch::AskAgain => {
                 self.must_not_wait_for_ever(id, is_idle);
                 return false;
@@ -263,8 +270,7 @@ impl Engine {
         }
         let id = random.pick(&ids);
         let computed = self.requests[&id].computed;
-        let found = self.connector.match_prefix(RequestId(id), computed).expect("it runs, and does not load");
-        match found {
+        match self.match_prefix(id, computed) {
             PrefixMatch::Loadable(found) if found > 0 && !self.to_preempt.contains(&id) => {
                 self.tally.further += u64::from(self.load(id, computed + found, random));
             }
@@ -394,6 +400,7 @@ impl Engine {
         let input = StepInput { preempted, scheduled: &scheduled };
         let plan = self.connector.build_step(&input).expect("all of them run");
         drop(scheduled);
+        self.check_held_off(&plan);
         self.note(|| format!("{pieces:?}, preempted {preempted:?}: {plan:?}"));
         if let Some(worker) = self.dies_in_step.take() {
             self.ranks[worker].fail();

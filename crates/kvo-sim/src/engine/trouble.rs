@@ -37,6 +37,8 @@ impl Engine {
                 check(flush.outdated.is_empty(), Rule::Bytes, || format!("no other weights, but {flush:?}"));
             }
             Trouble::Weights => self.reset_to_others(random),
+            Trouble::Wipe => self.begin_wipe(random),
+            Trouble::ShutDown => self.shut_down(random),
             Trouble::Crash => {
                 let end = random.pick(&ENDS);
                 self.note(|| format!("{end:?}"));
@@ -60,6 +62,11 @@ impl Engine {
             Trouble::SlotSpoilt => {
                 let slot = SlotId(random.small(self.setup.num_slots));
                 self.spoil(slot, random);
+            }
+            Trouble::WorkerSilent => {
+                let worker = random.index(self.ranks.len());
+                let is_silent = &mut self.ranks[worker].is_silent;
+                *is_silent = !*is_silent;
             }
             Trouble::Jump => {
                 let most = random.pick(&[20, 2_000, 120_000, 100_000_000]);
@@ -123,7 +130,7 @@ impl Engine {
         self.note(|| format!("the weights are those of epoch {epoch}"));
     }
 
-    fn reset(&mut self, how: impl FnOnce(&mut Connector<Watch>) -> Flush) -> Flush {
+    pub(super) fn reset(&mut self, how: impl FnOnce(&mut Connector<Watch>) -> Flush) -> Flush {
         self.take_events();
         let flush = how(&mut self.connector);
         self.take_events();
@@ -166,7 +173,8 @@ impl Engine {
         self.check_races();
         let host = std::sync::Arc::clone(&self.ranks[worker].host);
         let now = self.now();
-        self.ranks[worker] = Rank::new(&self.setup, host, self.random.next(), now);
+        let number = u32::try_from(worker).expect("workers are few");
+        self.ranks[worker] = Rank::new(number, &self.setup, host, self.random.next(), now);
         self.ranks[worker].reports = reports;
         let with_blocks = |(id, request): (&u64, &super::Request)| {
             (request.is_running || request.loading.is_some() || request.has_blocks()).then_some(*id)
