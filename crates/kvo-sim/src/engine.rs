@@ -82,6 +82,7 @@ pub(crate) struct Engine {
     succeeded: Vec<Arc<AtomicU64>>,
     /// Slots that somebody had hold of while copies may have wanted them.
     spoilt: BTreeSet<SlotId>,
+    /// That of all slots, if one is to be or under way.
     wipe: Option<Wipe>,
     /// After so many operations more the process ends.
     shut_down_left: Option<u64>,

@@ -27,8 +27,8 @@ fn no_seed_finds_what_must_not_be() {
     if given.is_none() {
         let much = [sum.answered, sum.loads, sum.loads_failed, sum.stores_failed, sum.promoted, sum.evicted];
         assert!(much.iter().all(|count| *count > 100), "{sum:?}");
-        let some =
-            [sum.further, sum.outdated, sum.failed_partly, sum.by_layer, sum.late, sum.waits, sum.jobs_late];
+        let Tally { further, outdated, wiped, failed_partly, by_layer, late, waits, jobs_late, .. } = sum;
+        let some = [further, outdated, wiped, failed_partly, by_layer, late, waits, jobs_late];
         assert!(some.iter().all(|count| *count > 0), "{sum:?}");
         assert!(sum.ends.iter().all(|count| *count > 5), "{sum:?}");
         let missing =

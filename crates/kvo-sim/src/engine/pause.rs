@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use kvo_connector::{Connector, PrefixMatch, StepPlan};
 use kvo_core::{RequestId, ShutDown, SlotId, WriteClaim};
-use kvo_nvme::testing::End;
 
-use super::Engine;
+use super::{Engine, trouble::ENDS};
 use crate::{
     canary::Plant,
     random::Random,
@@ -19,8 +18,8 @@ use crate::{
 pub(super) enum Wipe {
     /// He waits until nobody uses one.
     Waits,
-    /// He has all of them for so many steps more.
-    Runs { claims: Vec<WriteClaim>, steps: u64 },
+    /// He is at it for so many steps more, in which each slot is his.
+    Runs { _claims: Vec<WriteClaim>, steps: u64 },
 }
 
 impl Engine {
@@ -53,13 +52,16 @@ impl Engine {
                         Ok(claim) => claim,
                         Err(error) => violated(Rule::InUse, format!("nobody uses a slot, but {error}")),
                     });
-                self.wipe = Some(Wipe::Runs { claims: claims.collect(), steps: random.below(6) });
+                self.wipe = Some(Wipe::Runs { _claims: claims.collect(), steps: random.below(6) });
             }
-            Some(Wipe::Runs { claims, steps: 0 }) => {
-                for claim in claims {
-                    claim.bytes_mut().fill(0);
-                }
+            Some(Wipe::Runs { steps: 0, .. }) => {
                 self.wipe = None;
+                for region in self.host.regions() {
+                    let left = region.wipe();
+                    check(left.is_empty(), Rule::InUse, || {
+                        format!("nobody uses a slot, but {left:?} are left")
+                    });
+                }
                 self.connector.go_on();
                 self.tally.wiped += 1;
             }
@@ -98,7 +100,7 @@ impl Engine {
     /// An operation later.
     pub(super) fn go_on_behind_shut_down(&mut self, random: &mut Random) {
         match &mut self.shut_down_left {
-            Some(0) => self.begin_anew(random.pick(&[End::Closed, End::Killed, End::PowerLost])),
+            Some(0) => self.begin_anew(random.pick(&ENDS)),
             Some(left) => *left -= 1,
             None => {}
         }

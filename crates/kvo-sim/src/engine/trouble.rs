@@ -17,7 +17,8 @@ use crate::{
     watch::Watch,
 };
 
-const ENDS: [End; 3] = [End::Closed, End::Killed, End::PowerLost];
+/// How a process can end.
+pub(super) const ENDS: [End; 3] = [End::Closed, End::Killed, End::PowerLost];
 
 impl Engine {
     pub(super) fn trouble(&mut self, trouble: Trouble, random: &mut Random) {
